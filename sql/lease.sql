@@ -1,0 +1,149 @@
+CREATE TYPE backfill.lease AS (
+    token        bigint,
+    pipeline     text,
+    window_key   text,
+    window_start timestamptz,
+    window_end   timestamptz,
+    time_zone    text,
+    run_kind     text,
+    plan_id      bigint,
+    attempt      int,
+    code_version text,
+    effects      boolean,
+    as_of        timestamptz,
+    target       regclass,
+    write_to     regclass,
+    publish      text,
+    query        text,
+    params       jsonb,
+    lease_for    interval,
+    expires_at   timestamptz
+);
+COMMENT ON TYPE backfill.lease IS 'The right of one worker to produce one window, for a while, under one fencing token.';
+
+CREATE FUNCTION backfill.void_reason(pipeline_id bigint, plan_id bigint, window_start timestamptz, token bigint)
+    RETURNS text LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'void_reason_wrapper';
+COMMENT ON FUNCTION backfill.void_reason(bigint, bigint, timestamptz, bigint) IS 'Why an open run may not do anything any more, or NULL. For the ledger''s own views.';
+
+CREATE FUNCTION backfill.run_gate() RETURNS trigger
+    LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'run_gate_wrapper';
+REVOKE ALL ON FUNCTION backfill.run_gate() FROM PUBLIC;
+COMMENT ON FUNCTION backfill.run_gate() IS 'At COMMIT of a fenced transaction: refuses it (BF002) if its plan was cancelled, its window skipped or its pipeline dropped meanwhile.';
+
+CREATE CONSTRAINT TRIGGER run_gate AFTER UPDATE ON backfill.run_data
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (NEW.fence_xid IS DISTINCT FROM OLD.fence_xid)
+    EXECUTE FUNCTION backfill.run_gate();
+COMMENT ON TRIGGER run_gate ON backfill.run_data IS 'The second look at COMMIT.';
+
+CREATE FUNCTION backfill_claim(
+    worker       text,
+    max_windows  int    DEFAULT 1,
+    pools        text[] DEFAULT NULL,
+    pipelines    text[] DEFAULT NULL,
+    code_version text   DEFAULT NULL,
+    window_key   text   DEFAULT NULL
+) RETURNS SETOF backfill.lease
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_claim_wrapper';
+REVOKE ALL ON FUNCTION backfill_claim(text, int, text[], text[], text, text) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_claim(text, int, text[], text[], text, text) IS
+'Hands out up to max_windows (1 to 1000) windows to a worker; an empty answer means that nothing can be had now. Never waits. Without pipelines only those with a query are looked at; code_version states the code that the worker runs; window_key claims one named window of one pipeline. Errors: 22023, 42704 unknown pool or pipeline, 42501, 25006; 40001 above READ COMMITTED where the ledger moved since the snapshot.';
+
+CREATE FUNCTION backfill_heartbeat(token bigint, progress jsonb DEFAULT NULL) RETURNS timestamptz
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_heartbeat_wrapper';
+REVOKE ALL ON FUNCTION backfill_heartbeat(bigint, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_heartbeat(bigint, jsonb) IS
+'Extends the lease by the pipeline''s lease_for from now and answers until when. Touches nothing that a writing transaction holds. Errors: BF001, BF002, 42501, 25006.';
+
+CREATE FUNCTION backfill_finish(token bigint, rows bigint DEFAULT NULL, digest text DEFAULT NULL, metrics jsonb DEFAULT NULL)
+    RETURNS text LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_finish_wrapper';
+REVOKE ALL ON FUNCTION backfill_finish(bigint, bigint, text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_finish(bigint, bigint, text, jsonb) IS
+'Ends the run as done; the slice of its window is what it wrote. Passes the fence. Repeated for a token that was finished it answers the same again. Errors: BF001, BF002 (at the latest at COMMIT), 22023, 42501, 25006.';
+
+CREATE FUNCTION backfill_fail(token bigint, error text, retry boolean DEFAULT true, sqlstate text DEFAULT NULL)
+    RETURNS text LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_fail_wrapper';
+REVOKE ALL ON FUNCTION backfill_fail(bigint, text, boolean, text) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_fail(bigint, text, boolean, text) IS
+'Ends the run as failed and answers retrying, failed or refused. It is retried after retry_delay, doubled with each attempt, while attempts remain and retry is true; BF005, BF006, BF007 and BF010 are refusals and never retried. Moves the token''s stage to quarantine. Errors: BF001, BF002, 42501, 25006.';
+
+CREATE FUNCTION backfill_release(token bigint) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_release_wrapper';
+REVOKE ALL ON FUNCTION backfill_release(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_release(bigint) IS
+'Gives the window back unproduced, in its place in the order and at no cost in attempts. Errors: BF001, BF002, 42501, 25006.';
+
+CREATE FUNCTION fence_check(token bigint) RETURNS backfill.lease
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'fence_check_wrapper';
+REVOKE ALL ON FUNCTION fence_check(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION fence_check(bigint) IS
+'Passes the fence for the rest of the transaction: nobody else can take or write the window, and COMMIT looks once more. Errors: BF001 stale token, BF002 revoked lease (at the latest at COMMIT), 40001 above READ COMMITTED, 42501, 25006.';
+
+CREATE FUNCTION backfill_new_epoch(reason text) RETURNS bigint
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_new_epoch_wrapper';
+REVOKE ALL ON FUNCTION backfill_new_epoch(text) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_new_epoch(text) IS
+'Starts a new epoch of fencing tokens after a restore that the server cannot notice by itself, voids all open leases, and answers the first token. For superusers (42501). Errors: 22023 without a reason, 25006.';
+
+-- The body names everything with its schema, because a procedure that commits can carry no SET.
+CREATE PROCEDURE backfill_work(
+    worker      text    DEFAULT NULL,
+    pools       text[]  DEFAULT NULL,
+    pipelines   text[]  DEFAULT NULL,
+    max_windows bigint  DEFAULT NULL,
+    until_idle  boolean DEFAULT true
+) LANGUAGE plpgsql AS $$
+DECLARE
+    lease   backfill.lease;
+    done    bigint := 0;
+    failed  boolean;
+    message text;
+    state   text;
+BEGIN
+    worker := COALESCE(worker, pg_catalog.format('backfill_work %s', pg_catalog.pg_backend_pid()));
+    -- Fails inside of a transaction block before anything is claimed.
+    COMMIT;
+    WHILE COALESCE(done OPERATOR(pg_catalog.<) max_windows, true) LOOP
+        SELECT c.* INTO lease
+        FROM @extschema@.backfill_claim(worker => backfill_work.worker, pools => backfill_work.pools,
+                                        pipelines => backfill_work.pipelines) c;
+        COMMIT;
+        IF lease.token IS NULL THEN
+            EXIT WHEN until_idle;
+            PERFORM pg_catalog.pg_sleep(1);
+            CONTINUE;
+        END IF;
+        failed := false;
+        BEGIN
+            PERFORM @extschema@.replace_partition(lease.token);
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
+            failed := true;
+        END;
+        IF failed THEN
+            BEGIN
+                PERFORM @extschema@.quarantine_query(lease.token, state);
+                PERFORM @extschema@.backfill_fail(lease.token, message, true, state);
+                RAISE WARNING 'window % of pipeline "%" failed: %', lease.window_key, lease.pipeline, message
+                    USING ERRCODE = 'warning';
+            EXCEPTION WHEN SQLSTATE 'BF001' OR SQLSTATE 'BF002' THEN
+                RAISE WARNING 'window % of pipeline "%" was taken away: %', lease.window_key, lease.pipeline, message;
+            END;
+        END IF;
+        COMMIT;
+        done := done OPERATOR(pg_catalog.+) 1;
+    END LOOP;
+END
+$$;
+REVOKE ALL ON PROCEDURE backfill_work(text, text[], text[], bigint, boolean) FROM PUBLIC;
+COMMENT ON PROCEDURE backfill_work(text, text[], text[], bigint, boolean) IS
+'Runs windows of pipelines with a query in this session: claims in one transaction; runs the query, replaces the slice and finishes in a second. Ends after max_windows, or when nothing can be claimed (until_idle). Refused inside of a transaction block (2D000). A window that fails is reported as a warning and retried as backfill_fail says.';

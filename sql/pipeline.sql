@@ -1,0 +1,82 @@
+CREATE TABLE backfill.pipeline_data (
+    pipeline_id       bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name              text        NOT NULL CHECK (name <> ''),
+    owner             text        NOT NULL,  -- a name: a role that is missing where a dump is restored must not stop the restore
+    -- the grid: window k is [b(k), b(k+1)), b(k) = (start_local + k * cadence) AT TIME ZONE time_zone
+    cadence           interval    NOT NULL,
+    start_local       timestamp   NOT NULL,
+    start_at          timestamptz NOT NULL,
+    time_zone         text        NOT NULL,
+    -- what is produced, where, by which code
+    target            regclass,
+    slice_column      name,
+    slice_type        regtype,
+    query             text,
+    query_path        text,       -- the search_path of definition, under which the query is read
+    code_version      text,
+    description       text,
+    -- section "catchup": what may start by itself
+    backlog           int         NOT NULL CHECK (backlog >= 0),
+    catchup           int         NOT NULL CHECK (catchup >= 0),
+    delay             interval    NOT NULL,
+    active_since      timestamptz NOT NULL,
+    paused_at         timestamptz,
+    paused_by         text,
+    pause_reason      text,
+    -- how it runs
+    pool_id           int         NOT NULL REFERENCES backfill.pool_data,
+    max_active        int         NOT NULL CHECK (max_active BETWEEN 1 AND 10000),
+    lease_for         interval    NOT NULL,
+    run_timeout       interval,
+    max_attempts      int         NOT NULL CHECK (max_attempts >= 1),
+    retry_delay       interval    NOT NULL,
+    -- what it costs and what may be asked of the past
+    source_retention  interval,
+    expected_duration interval,
+    cost_per_hour     numeric,
+    max_shrink        real        NOT NULL CHECK (max_shrink BETWEEN 0 AND 1),
+    created_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    created_by        text        NOT NULL,
+    changed_at        timestamptz,
+    changed_by        text,
+    dropped_at        timestamptz,
+    dropped_by        text,
+    CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
+    CHECK ((target IS NULL) = (slice_column IS NULL)),
+    CHECK (query IS NULL OR target IS NOT NULL),
+    CHECK (query IS NULL OR code_version IS NULL)
+);
+-- A dropped pipeline keeps its row, because its runs and slices outlive it; its name and target are free again.
+CREATE UNIQUE INDEX pipeline_name ON backfill.pipeline_data (name) WHERE dropped_at IS NULL;
+COMMENT ON TABLE backfill.pipeline_data IS 'Every pipeline ever defined, dropped ones included.';
+
+CREATE TABLE backfill.grant_data (
+    pipeline_id bigint      NOT NULL REFERENCES backfill.pipeline_data,
+    grantee     text        NOT NULL,
+    level       text        NOT NULL CHECK (level IN ('read', 'work', 'operate')),
+    granted_by  text        NOT NULL,
+    granted_at  timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (pipeline_id, grantee)
+);
+COMMENT ON TABLE backfill.grant_data IS 'The level that a role was granted on a pipeline; a level includes those below it.';
+
+CREATE TABLE backfill.version_data (
+    pipeline_id  bigint      NOT NULL REFERENCES backfill.pipeline_data,
+    code_version text        NOT NULL,
+    query        text,
+    query_path   text,
+    first_seen   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (pipeline_id, code_version)
+);
+COMMENT ON TABLE backfill.version_data IS 'Each code version of a pipeline; for SQL pipelines with the text that it stands for.';
+
+CREATE TABLE backfill.mark_data (
+    pipeline_id  bigint      NOT NULL REFERENCES backfill.pipeline_data,
+    window_start timestamptz NOT NULL,
+    mark         text        NOT NULL CHECK (mark IN ('skipped')),
+    reason       text        NOT NULL,
+    marked_by    text        NOT NULL,
+    marked_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (pipeline_id, window_start, mark)
+);
+COMMENT ON TABLE backfill.mark_data IS 'Windows that a person decided about, with who, when and why.';

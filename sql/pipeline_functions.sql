@@ -1,0 +1,106 @@
+CREATE TYPE backfill.pipeline_settings AS (
+    cadence           interval,
+    start_at          text,
+    target            oid,
+    slice_column      name,
+    time_zone         text,
+    query             text,
+    code_version      text,
+    depends_on_past   boolean,
+    backlog           int,
+    catchup           int,
+    delay             interval,
+    pool              text,
+    max_active        int,
+    lease_for         interval,
+    run_timeout       interval,
+    max_attempts      int,
+    retry_delay       interval,
+    source_retention  interval,
+    expected_duration interval,
+    cost_per_hour     numeric,
+    max_shrink        real,
+    on_mixture        text,
+    on_impure         text,
+    keep_previous     interval,
+    stamp_column      name,
+    description       text
+);
+COMMENT ON TYPE backfill.pipeline_settings IS 'The settings of a pipeline: the arguments of pipeline_define and the keys of pipeline_alter.';
+
+CREATE FUNCTION pipeline_define(
+    pipeline          text,
+    cadence           interval,
+    start_at          backfill.bound,
+    target            regclass DEFAULT NULL,
+    slice_column      name     DEFAULT NULL,
+    time_zone         text     DEFAULT 'UTC',
+    query             text     DEFAULT NULL,
+    code_version      text     DEFAULT NULL,
+    depends_on_past   boolean  DEFAULT false,
+    backlog           int      DEFAULT 3,
+    catchup           int      DEFAULT 0,
+    delay             interval DEFAULT '0',
+    pool              text     DEFAULT 'live',
+    max_active        int      DEFAULT 1,
+    lease_for         interval DEFAULT '5 minutes',
+    run_timeout       interval DEFAULT NULL,
+    max_attempts      int      DEFAULT 3,
+    retry_delay       interval DEFAULT '1 minute',
+    source_retention  interval DEFAULT NULL,
+    expected_duration interval DEFAULT NULL,
+    cost_per_hour     numeric  DEFAULT NULL,
+    max_shrink        real     DEFAULT 0.5,
+    on_mixture        text     DEFAULT 'warn',
+    on_impure         text     DEFAULT 'warn',
+    keep_previous     interval DEFAULT NULL,
+    stamp_column      name     DEFAULT NULL,
+    description       text     DEFAULT NULL
+) RETURNS text
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pipeline_define_wrapper';
+REVOKE ALL ON FUNCTION pipeline_define(text, interval, backfill.bound, regclass, name, text, text, text, boolean, int, int, interval, text, int, interval, interval, int, interval, interval, interval, numeric, real, text, text, interval, name, text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_define(text, interval, backfill.bound, regclass, name, text, text, text, boolean, int, int, interval, text, int, interval, interval, int, interval, interval, interval, numeric, real, text, text, interval, name, text) IS
+'Defines a pipeline, or applies what differs, and answers created, unchanged or what changed; the same call on every deployment changes nothing. Its windows follow each other by cadence (months, days, or a time) from start_at, local in time_zone. Nothing older than backlog windows ever starts by itself. Errors: 22023, 42704, 42710 where another pipeline has the target, 42501, 0A000 for what is not built yet, 25006.';
+
+CREATE FUNCTION pipeline_alter(pipeline text, settings jsonb) RETURNS text
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pipeline_alter_wrapper';
+REVOKE ALL ON FUNCTION pipeline_alter(text, jsonb) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_alter(text, jsonb) IS
+'Changes some settings, named as in pipeline_define, and answers unchanged or what changed. Unknown settings and changes of the grid are refused (22023). Errors as of pipeline_define.';
+
+CREATE FUNCTION pipeline_pause(pipeline text, reason text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_pause_wrapper';
+REVOKE ALL ON FUNCTION pipeline_pause(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_pause(text, text) IS
+'Stops new live leases from the next claim on; plans and what runs go on. Answers paused or unchanged. Errors: 22023 without a reason, 42704, 42501, 25006.';
+
+CREATE FUNCTION pipeline_resume(pipeline text, OUT missed bigint, OUT oldest timestamptz, OUT newest timestamptz, OUT plan_id bigint)
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_resume_wrapper';
+REVOKE ALL ON FUNCTION pipeline_resume(text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_resume(text) IS
+'Lets the pipeline start windows again, from the next one that falls due. Answers how many due windows were missed, the starts of the oldest and the newest, and a draft plan of them, which does nothing until it is approved and replaces the draft of an earlier resume. Errors: 42704, 42501, 25006.';
+
+CREATE FUNCTION pipeline_drop(pipeline text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_drop_wrapper';
+REVOKE ALL ON FUNCTION pipeline_drop(text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_drop(text) IS
+'Drops the pipeline: its leases are void, its name and target are free. Its runs and slices stay in the ledger, its target is not touched. Errors: 42704, 42501, 25006.';
+
+CREATE FUNCTION pipeline_grant(pipeline text, role text, level text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_grant_wrapper';
+REVOKE ALL ON FUNCTION pipeline_grant(text, text, text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_grant(text, text, text) IS
+'Gives a role the level read, work or operate on the pipeline, each including those before it, and EXECUTE on the functions of that level. Errors: 22023 unknown level, 42704 unknown role or pipeline, 42501, 25006.';
+
+CREATE FUNCTION pipeline_revoke(pipeline text, role text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_revoke_wrapper';
+REVOKE ALL ON FUNCTION pipeline_revoke(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_revoke(text, text) IS
+'Takes a role''s level on the pipeline away, and EXECUTE with the last one. Answers revoked or unchanged. Errors: 42704, 42501, 25006.';
+
+CREATE FUNCTION pool_define(pool text, slots int) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pool_define_wrapper';
+REVOKE ALL ON FUNCTION pool_define(text, int) FROM PUBLIC;
+COMMENT ON FUNCTION pool_define(text, int) IS
+'Sets how many windows a pool lets run at once (0 to 10000). Lowering it ends nothing: no claim is granted until fewer are held. For superusers (42501). Errors: 22023, 25006.';

@@ -1,0 +1,71 @@
+CREATE TABLE backfill.plan_data (
+    plan_id       bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    pipeline_id   bigint      NOT NULL REFERENCES backfill.pipeline_data,
+    state         text        NOT NULL DEFAULT 'draft' CHECK (state IN ('draft', 'approved', 'cancelled')),
+    origin        text        NOT NULL CHECK (origin IN ('person', 'resume')),
+    request       jsonb       NOT NULL,   -- what was asked: selection is repeated from it at approval
+    reason        text        NOT NULL CHECK (pg_catalog.btrim(reason) <> ''),
+    ordering      text        NOT NULL CHECK (ordering IN ('oldest_first', 'newest_first')),
+    concurrency   int         NOT NULL CHECK (concurrency BETWEEN 1 AND 10000),
+    pool_id       int         NOT NULL REFERENCES backfill.pool_data,
+    priority      int         NOT NULL,
+    code_version  text,
+    effects       boolean     NOT NULL,
+    params        jsonb,
+    allow_shrink  text,
+    as_of         timestamptz NOT NULL,   -- the clock of the selection
+    windows       bigint      NOT NULL CHECK (windows > 0),
+    range_start   timestamptz NOT NULL,
+    range_end     timestamptz NOT NULL,
+    -- a draft's members, to see at approval whether they moved: ranges of positions, a letter for each state,
+    -- the token of each slice
+    member_ranges bigint[],
+    member_states text,
+    member_tokens bigint[],
+    estimate      jsonb       NOT NULL,
+    created_by    text        NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    approved_by   text,
+    approved_at   timestamptz,
+    cancelled_by  text,
+    cancelled_at  timestamptz,
+    cancel_reason text,
+    CHECK ((approved_at IS NULL) = (approved_by IS NULL)),
+    CHECK ((cancelled_at IS NULL) = (cancelled_by IS NULL)),
+    CHECK ((state = 'cancelled') = (cancelled_at IS NOT NULL)),
+    CHECK (state <> 'approved' OR approved_at IS NOT NULL),
+    CHECK (state <> 'draft' OR approved_at IS NULL),
+    CHECK (state <> 'draft' OR member_ranges IS NOT NULL AND member_states IS NOT NULL AND member_tokens IS NOT NULL)
+);
+CREATE INDEX plan_claimable ON backfill.plan_data (pool_id) WHERE state = 'approved';
+CREATE INDEX plan_pipeline ON backfill.plan_data (pipeline_id);
+COMMENT ON TABLE backfill.plan_data IS 'Every plan with what was asked, what it was priced at, and who decided what when.';
+
+-- Written by claims, and apart from the plan so that no call of a person ever waits for a claim.
+CREATE TABLE backfill.plan_cursor_data (
+    plan_id    bigint      NOT NULL PRIMARY KEY,
+    swept_at   timestamptz NOT NULL,   -- the list was walked to its end, and the places left out were queued
+    drained_at timestamptz             -- no window of the plan can be handed out any more
+);
+COMMENT ON TABLE backfill.plan_cursor_data IS 'How far claims have come with the list of a plan.';
+
+CREATE TABLE backfill.plan_window_data (
+    plan_id      bigint      NOT NULL,
+    seq          bigint      NOT NULL,
+    pipeline_id  bigint      NOT NULL,
+    window_start timestamptz NOT NULL,
+    window_end   timestamptz NOT NULL,
+    PRIMARY KEY (plan_id, seq)
+);
+CREATE INDEX plan_window_owner ON backfill.plan_window_data (pipeline_id, window_start);
+COMMENT ON TABLE backfill.plan_window_data IS 'The frozen list of an approved plan, in its order. Written once, at approval.';
+
+CREATE TABLE backfill.plan_declined_data (
+    plan_id      bigint      NOT NULL REFERENCES backfill.plan_data,
+    range_start  timestamptz NOT NULL,
+    range_end    timestamptz NOT NULL,
+    windows      bigint      NOT NULL,
+    reason       text        NOT NULL,
+    PRIMARY KEY (plan_id, range_start)
+);
+COMMENT ON TABLE backfill.plan_declined_data IS 'Windows of a plan''s range that are not in it, as ranges, each with its reason.';

@@ -1,0 +1,60 @@
+CREATE TYPE backfill.plan_summary AS (
+    plan_id     bigint,
+    windows     bigint,
+    range_start timestamptz,
+    range_end   timestamptz,
+    estimate    jsonb,
+    declined    jsonb,
+    pipeline    text,
+    state       text
+);
+COMMENT ON TYPE backfill.plan_summary IS 'What backfill_plan answers. plan_id is NULL where no window was left and nothing was stored; durations of the estimate are in seconds, null where unknown.';
+
+CREATE FUNCTION backfill_plan(
+    pipeline           text,
+    since              backfill.bound,
+    until              backfill.bound,
+    reason             text,
+    mode               text    DEFAULT 'all',
+    keys               text[]  DEFAULT NULL,
+    ordering           text    DEFAULT 'oldest_first',
+    concurrency        int     DEFAULT NULL,
+    pool               text    DEFAULT 'backfill',
+    priority           int     DEFAULT 0,
+    canary             int     DEFAULT NULL,
+    code_version       text    DEFAULT NULL,
+    query              text    DEFAULT NULL,
+    publish            text    DEFAULT 'each',
+    effects            boolean DEFAULT false,
+    on_failure         text    DEFAULT 'continue',
+    cascade            boolean DEFAULT false,
+    params             jsonb   DEFAULT NULL,
+    override_retention text    DEFAULT NULL,
+    allow_shrink       text    DEFAULT NULL,
+    expect             bigint  DEFAULT NULL
+) RETURNS backfill.plan_summary
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'backfill_plan_wrapper';
+REVOKE ALL ON FUNCTION backfill_plan(text, backfill.bound, backfill.bound, text, text, text[], text, int, text, int, int, text, text, text, boolean, text, boolean, jsonb, text, text, bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_plan(text, backfill.bound, backfill.bound, text, text, text[], text, int, text, int, int, text, text, text, boolean, text, boolean, jsonb, text, text, bigint) IS
+'Proposes a backfill of the due windows between since and until (exclusive; NULL is the first window, and the last complete one), priced and frozen; nothing runs before backfill_approve. expect approves at once when it equals the number of windows (BF003). Not built yet, and refused (0A000): modes failed, stale and outdated, ordering sequential, canary, query, publish together, on_failure stop, cascade. Errors: BF012 for a bound off the grid with the nearest ones in the HINT, 22023, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_explain(plan_id bigint) RETURNS SETOF text
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_explain_wrapper';
+COMMENT ON FUNCTION backfill_explain(bigint) IS
+'The plan as a page that answers five questions in order: how many windows, whether they depend on each other, what effects fire, who reads the target meanwhile, whether the source can still answer. Errors: 42704, 42501.';
+
+CREATE FUNCTION backfill_approve(plan_id bigint, windows bigint) RETURNS text
+    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_approve_wrapper';
+REVOKE ALL ON FUNCTION backfill_approve(bigint, bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_approve(bigint, bigint) IS
+'Approves a draft by repeating its number of windows. From then on the plan owns them. Errors: BF003 for another number, BF004 with what moved since the draft was made, BF009 where another plan owns a window by now, 55000 for a plan that is no draft, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_cancel(plan_id bigint, reason text, OUT windows_freed bigint, OUT leases_revoked bigint, OUT still_writing int[])
+    RETURNS SETOF record
+    LANGUAGE c VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_cancel_wrapper';
+REVOKE ALL ON FUNCTION backfill_cancel(bigint, text) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_cancel(bigint, text) IS
+'Cancels a plan in time that does not depend on its size, waiting for no worker. Its windows can be planned again at once; its leases are revoked, and a transaction that writes under one cannot commit (BF002). still_writing lists the backends that hold such a transaction open. Errors: 55000 for a plan that has ended, 22023 without a reason, 42704, 42501, 25006.';

@@ -1,0 +1,56 @@
+CREATE TYPE backfill.replacement AS (
+    token    bigint,
+    strategy text,
+    rows     bigint,
+    inserted bigint,
+    deleted  bigint,
+    changed  boolean,
+    digest   text
+);
+COMMENT ON TYPE backfill.replacement IS 'What replace_partition did: the rows that the slice holds now, how many were written and deleted, and the digest of the rows.';
+
+CREATE TYPE backfill.attempt AS (
+    sqlstate text,
+    error    text
+);
+COMMENT ON TYPE backfill.attempt IS 'How an attempt went that keeps refused rows: NULLs where the slice was published, else why it was refused.';
+
+-- No SET clause: a query given at the call is read under the caller's own search_path. What the function
+-- itself runs pins it.
+CREATE FUNCTION replace_partition(
+    token        bigint,
+    query        text     DEFAULT NULL,
+    staging      regclass DEFAULT NULL,
+    strategy     text     DEFAULT 'auto',
+    allow_shrink text     DEFAULT NULL,
+    finish       boolean  DEFAULT true
+) RETURNS backfill.replacement
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'replace_partition_wrapper';
+REVOKE ALL ON FUNCTION replace_partition(bigint, text, regclass, text, text, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION replace_partition(bigint, text, regclass, text, text, boolean) IS
+'Exchanges the rows of a window for new ones in one step and ends the run as done, unless finish is false. The rows come from query or staging, else from the stage of the token, else from the query of the lease; a query and a staging table given here run as the caller, the query of the lease as the owner of the pipeline. Rows that are there already are not written again. Errors: BF001, BF002 (at the latest at COMMIT), BF004 where the query changed since the lease was given, BF005 for rows outside the window, BF006 where too many rows would be lost and allow_shrink gives no reason, 40001 where the table does not hold what was written, 0A000 for strategies that are not built yet, 22023, 22004, 42501, 42704, 55000 without a target, 25006, and those of the query.';
+
+CREATE FUNCTION replace_or_keep(token bigint) RETURNS backfill.attempt
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'replace_or_keep_wrapper';
+REVOKE ALL ON FUNCTION replace_or_keep(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION replace_or_keep(bigint) IS
+'Like replace_partition(token), for backfill_work: rows that are refused (BF005, BF006) are put into the stage of the token, where backfill_fail takes them into quarantine, and the refusal is answered instead of raised. All other errors are raised.';
+
+CREATE FUNCTION backfill_stage(token bigint) RETURNS regclass
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_stage_wrapper';
+REVOKE ALL ON FUNCTION backfill_stage(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_stage(bigint) IS
+'Makes a table for COPY, empty and shaped like the target, that belongs to the token, and answers its name; the same one again if it is there. replace_partition takes its rows and drops it; backfill_fail moves it to quarantine. Errors: BF001, BF002 (at the latest at COMMIT), 22004, 42501, 42704, 55000 without a target, 25006.';
+
+CREATE VIEW backfill.quarantine WITH (security_barrier) AS
+SELECT s.token, v.name AS pipeline,
+       backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, r.window_start) AS window_key,
+       s.relation, s.rows, s.reason, s.sqlstate, s.quarantined_at
+FROM backfill.stage_data s
+JOIN backfill.run_data r ON r.token = s.token
+JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
+JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
+WHERE s.quarantined_at IS NOT NULL;
+COMMENT ON VIEW backfill.quarantine IS 'Rows of attempts that failed or were refused, kept in the table named by relation, with the reason.';
+GRANT SELECT ON backfill.quarantine TO PUBLIC;

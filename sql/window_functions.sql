@@ -1,0 +1,41 @@
+CREATE FUNCTION pipeline_windows(
+    pipeline text,
+    since    backfill.bound DEFAULT NULL,
+    until    backfill.bound DEFAULT NULL,
+    OUT window_key text, OUT window_start timestamptz, OUT window_end timestamptz, OUT state text,
+    OUT code_version text, OUT plan_id bigint, OUT token bigint, OUT attempts int, OUT rows bigint,
+    OUT published_at timestamptz, OUT why text
+) RETURNS SETOF record
+    LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_windows_wrapper';
+COMMENT ON FUNCTION pipeline_windows(text, backfill.bound, backfill.bound) IS
+'The windows of a pipeline between since and until (exclusive; NULL is the first window, and the last complete one) with their state and why. Errors: BF012, 22023, 42704, 42501.';
+
+CREATE FUNCTION window_why(pipeline text, window_key text) RETURNS text
+    LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_why_wrapper';
+COMMENT ON FUNCTION window_why(text, text) IS
+'Why a window is as it is, in one honest sentence or more. Errors: 22023 for a text that is no key, 42704, 42501.';
+
+CREATE FUNCTION window_skip(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_skip_wrapper';
+REVOKE ALL ON FUNCTION window_skip(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
+COMMENT ON FUNCTION window_skip(text, backfill.bound, backfill.bound, text) IS
+'Decides that the windows between since and until (exclusive) do not run, and answers how many were not skipped before. A lease on one is revoked. Errors: BF012, 22023, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill.windows_of(
+    pipeline_id bigint,
+    OUT window_key text, OUT window_start timestamptz, OUT window_end timestamptz, OUT state text,
+    OUT code_version text, OUT plan_id bigint, OUT token bigint, OUT attempts int, OUT rows bigint,
+    OUT published_at timestamptz, OUT why text
+) RETURNS SETOF record
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'windows_of_wrapper';
+COMMENT ON FUNCTION backfill.windows_of(bigint) IS
+'The windows of a pipeline that have a run, are in an approved plan, or were decided about. For backfill.windows. Errors: 42501.';
+
+CREATE FUNCTION backfill.missed_of(pipeline_id bigint, OUT windows bigint, OUT oldest timestamptz, OUT newest timestamptz)
+    RETURNS SETOF record
+    LANGUAGE c STABLE STRICT ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'missed_of_wrapper';
+COMMENT ON FUNCTION backfill.missed_of(bigint) IS 'The missed windows of a pipeline. For backfill.missed. Errors: 42501.';
+
+CREATE FUNCTION backfill.window_key(cadence interval, start_local timestamp, start_at timestamptz, time_zone text, window_start timestamptz)
+    RETURNS text LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'window_key_wrapper';
+COMMENT ON FUNCTION backfill.window_key(interval, timestamp, timestamptz, text, timestamptz) IS 'The key of the window that starts at a boundary of a grid. For the views.';

@@ -1,0 +1,624 @@
+//! Defining pipelines, pausing them, and saying who may do what with them.
+
+use crate::domain::bound::{Bound, instant_text};
+use crate::domain::cadence::Cadence;
+use crate::domain::calendar::Grid;
+use crate::error::{Code, Error, Result, answer};
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::plan::Request;
+use crate::ledger::rights::{self, Level};
+use crate::ledger::window::{self, Reading, require_reason};
+use crate::ledger::{pool, version};
+use crate::postgres::arguments::{self, Signature};
+use crate::postgres::datum::{self, Span};
+use crate::postgres::zone::PgZone;
+use crate::postgres::{lock, lock::Key, query, role, session, settings, spi, target};
+use pgrx::prelude::*;
+use pgrx::{JsonB, pg_sys};
+use serde_json::{Map, Value, json};
+
+/// The settings of a pipeline: the arguments of `pipeline_define` after the name, and the keys of
+/// `pipeline_alter`.
+const SETTINGS: Signature = &[
+    ("cadence", pg_sys::INTERVALOID),
+    ("start_at", pg_sys::TEXTOID),
+    ("target", pg_sys::OIDOID),
+    ("slice_column", pg_sys::NAMEOID),
+    ("time_zone", pg_sys::TEXTOID),
+    ("query", pg_sys::TEXTOID),
+    ("code_version", pg_sys::TEXTOID),
+    ("depends_on_past", pg_sys::BOOLOID),
+    ("backlog", pg_sys::INT4OID),
+    ("catchup", pg_sys::INT4OID),
+    ("delay", pg_sys::INTERVALOID),
+    ("pool", pg_sys::TEXTOID),
+    ("max_active", pg_sys::INT4OID),
+    ("lease_for", pg_sys::INTERVALOID),
+    ("run_timeout", pg_sys::INTERVALOID),
+    ("max_attempts", pg_sys::INT4OID),
+    ("retry_delay", pg_sys::INTERVALOID),
+    ("source_retention", pg_sys::INTERVALOID),
+    ("expected_duration", pg_sys::INTERVALOID),
+    ("cost_per_hour", pg_sys::NUMERICOID),
+    ("max_shrink", pg_sys::FLOAT4OID),
+    ("on_mixture", pg_sys::TEXTOID),
+    ("on_impure", pg_sys::TEXTOID),
+    ("keep_previous", pg_sys::INTERVALOID),
+    ("stamp_column", pg_sys::NAMEOID),
+    ("description", pg_sys::TEXTOID),
+];
+
+/// Settings that lay the grid: changing them would move windows that have a history.
+const GRID: [&str; 3] = ["cadence", "start_at", "time_zone"];
+
+/// Settings that the contract names and a later release builds, with the value that asks for nothing.
+fn not_built() -> [(&'static str, Value); 5] {
+    [
+        ("depends_on_past", json!(false)),
+        ("on_mixture", json!("warn")),
+        ("on_impure", json!("warn")),
+        ("keep_previous", Value::Null),
+        ("stamp_column", Value::Null),
+    ]
+}
+
+#[pg_extern(sql = false)]
+fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {
+    const NAME: (&str, pg_sys::Oid) = ("pipeline", pg_sys::TEXTOID);
+    const ARGUMENTS: [(&str, pg_sys::Oid); SETTINGS.len() + 1] = {
+        let mut arguments = [NAME; SETTINGS.len() + 1];
+        let mut i = 0;
+        while i < SETTINGS.len() {
+            arguments[i + 1] = SETTINGS[i];
+            i += 1;
+        }
+        arguments
+    };
+    let mut settings = unsafe { arguments::object(fcinfo, &ARGUMENTS) };
+    let path = settings::search_path();
+    let name = settings.remove("pipeline").and_then(|v| v.as_str().map(str::to_owned));
+    answer(settings::pinned(|| define(name, settings, &path)))
+}
+
+fn define(name: Option<String>, settings: Map<String, Value>, path: &str) -> Result<String> {
+    session::require_writable()?;
+    let name = name.filter(|name| !name.trim().is_empty()).ok_or_else(|| {
+        invalid("a pipeline needs a name", "pipeline is NULL or blank.", "Give it a name.")
+    })?;
+    role::as_ledger(|| lock::exclusive(Key::Definitions));
+    let Some(existing) = Pipeline::find(&name) else {
+        return create(&name, &settings, path);
+    };
+    rights::require(&existing, Level::Owner)?;
+    change(&existing, &settings, path)
+}
+
+#[pg_extern(sql = false)]
+fn pipeline_alter(pipeline: Option<String>, settings: Option<JsonB>) -> String {
+    let path = settings::search_path();
+    let relation = settings.as_ref().and_then(|s| s.0.get("target")).and_then(Value::as_str);
+    // A table is named as the caller sees it, so before the path is pinned.
+    let relation = relation.map(target::resolve);
+    answer(settings::pinned(|| alter(pipeline, settings, relation, &path)))
+}
+
+fn alter(
+    pipeline: Option<String>,
+    settings: Option<JsonB>,
+    relation: Option<Result<pg_sys::Oid>>,
+    path: &str,
+) -> Result<String> {
+    session::require_writable()?;
+    let name = pipeline.unwrap_or_default();
+    role::as_ledger(|| lock::exclusive(Key::Definitions));
+    let pipeline = Pipeline::for_caller(&name, Level::Owner)?;
+    let Some(JsonB(Value::Object(mut settings))) = settings else {
+        return Err(invalid(
+            "settings must be a JSON object",
+            "settings is NULL or not an object.",
+            "SELECT pipeline_alter('…', '{\"max_active\": 2}').",
+        ));
+    };
+    if let Some(unknown) = settings.keys().find(|key| SETTINGS.iter().all(|(name, _)| name != *key)) {
+        let known: Vec<&str> = SETTINGS.iter().map(|(name, _)| *name).collect();
+        return Err(invalid(
+            &format!("unknown setting \"{unknown}\""),
+            &format!("Settings are {}.", known.join(", ")),
+            "Settings have the names of pipeline_define's arguments.",
+        ));
+    }
+    if let Some(relation) = relation {
+        settings.insert("target".to_owned(), Value::from(u32::from(relation?)));
+    }
+    let mut all = stored(&pipeline);
+    all.extend(settings);
+    change(&pipeline, &all, path)
+}
+
+fn invalid(message: &str, detail: &str, hint: &str) -> Error {
+    Error::new(Code::InvalidParameter, message).detail(detail).hint(hint)
+}
+
+/// Settings with their types, checked one by one.
+struct Checked {
+    cadence: Span,
+    grid: Grid<PgZone>,
+    target: Option<pg_sys::Oid>,
+    slice_column: Option<String>,
+    slice_type: Option<pg_sys::Oid>,
+    query: Option<String>,
+    code_version: Option<String>,
+    backlog: i32,
+    catchup: i32,
+    delay: Span,
+    pool_id: i32,
+    max_active: i32,
+    lease_for: Span,
+    run_timeout: Option<Span>,
+    max_attempts: i32,
+    retry_delay: Span,
+    source_retention: Option<Span>,
+    expected_duration: Option<Span>,
+    cost_per_hour: Option<AnyNumeric>,
+    max_shrink: f32,
+    description: Option<String>,
+}
+
+/// PostgreSQL reads the texts as the types of the settings.
+const TYPED: &str = "SELECT s.cadence, s.delay, s.lease_for, s.run_timeout, s.retry_delay, s.source_retention,
+        s.expected_duration, s.backlog, s.catchup, s.max_active, s.max_attempts, s.max_shrink, s.cost_per_hour,
+        s.target, s.slice_column::pg_catalog.text
+    FROM pg_catalog.jsonb_populate_record(NULL::backfill.pipeline_settings, $1) s";
+
+fn check(settings: &Map<String, Value>) -> Result<Checked> {
+    for (name, idle) in not_built() {
+        if let Some(given) = settings.get(name).filter(|given| !given.is_null() && **given != idle) {
+            return Err(Error::new(Code::Unsupported, format!("{name} => {given} is not supported yet"))
+                .detail(format!("This release keeps {name} at {idle}."))
+                .hint(format!("Leave {name} at its default.")));
+        }
+    }
+    let text = |name: &str| settings.get(name).and_then(Value::as_str).map(str::to_owned);
+    let time_zone = text("time_zone").unwrap_or_else(|| "UTC".to_owned());
+    let zone = PgZone::new(&time_zone).map_err(|error| {
+        invalid(
+            &format!("time zone \"{time_zone}\" cannot be used"),
+            &error.to_string(),
+            "SELECT name FROM pg_timezone_names lists the names.",
+        )
+    })?;
+    let typed = spi::first(TYPED, &[JsonB(Value::Object(settings.clone())).into()], |row| {
+        let span = |n| row.get::<Span>(n);
+        (
+            [span(1), span(2), span(3), span(4), span(5), span(6), span(7)],
+            [row.get::<i32>(8), row.get(9), row.get(10), row.get(11)],
+            row.get::<f32>(12),
+            row.get::<AnyNumeric>(13),
+            row.get::<pg_sys::Oid>(14),
+            row.get::<String>(15),
+        )
+    })
+    .expect("one row");
+    let ([cadence, delay, lease_for, run_timeout, retry_delay, retention, expected], numbers, shrink, cost, relation, column) =
+        typed;
+    let required = |name: &str| {
+        invalid(
+            &format!("{name} must not be null"),
+            &format!("{name} is NULL."),
+            &format!("Give {name}, or leave it out for its default."),
+        )
+    };
+    let cadence = cadence.ok_or_else(|| required("cadence"))?;
+    let step = Cadence::from_parts(cadence.months, cadence.days, cadence.micros).map_err(|error| {
+        invalid(
+            "the cadence cannot be used",
+            &format!("{error}."),
+            "Use for example '1 hour', '1 day', '7 days', '1 month', '3 months'.",
+        )
+    })?;
+    let start_at = text("start_at").ok_or_else(|| required("start_at"))?;
+    let bound = Bound::parse(&start_at).map_err(|error| {
+        invalid(
+            &format!("start_at \"{start_at}\" is not a bound"),
+            &error.to_string(),
+            "Give an ISO date, or date and time, local in the pipeline's zone unless it carries an offset.",
+        )
+    })?;
+    let grid = Grid::new(step, bound, zone).map_err(|error| {
+        invalid("the grid cannot be laid", &format!("{error}."), "Choose another start_at or cadence.")
+    })?;
+    let at_least = |name: &str, value: Option<Span>, least: i64| -> Result<Option<Span>> {
+        match value {
+            Some(span) if span.approximate_micros() < least => Err(invalid(
+                &format!("{name} is out of range"),
+                &format!("{name} must be at least {}.", datum::seconds_text(least)),
+                &format!("Give a longer {name}."),
+            )),
+            other => Ok(other),
+        }
+    };
+    let number = |name: &str, value: Option<i32>, least: i32, most: i32| -> Result<i32> {
+        value.filter(|n| (least..=most).contains(n)).ok_or_else(|| {
+            invalid(
+                &format!("{name} is out of range"),
+                &format!("{name} must be between {least} and {most}."),
+                &format!("Give another {name}, or leave it out for its default."),
+            )
+        })
+    };
+    let [backlog, catchup, max_active, max_attempts] = numbers;
+    let query = text("query");
+    let code_version = text("code_version");
+    if query.is_some() && code_version.is_some() {
+        return Err(invalid(
+            "code_version cannot be given beside a query",
+            "The code version of a pipeline with a query is the fingerprint of the query.",
+            "Leave code_version out.",
+        ));
+    }
+    let pool_name = text("pool").ok_or_else(|| required("pool"))?;
+    let max_shrink = shrink.filter(|s| (0.0..=1.0).contains(s)).ok_or_else(|| {
+        invalid("max_shrink is out of range", "max_shrink must be between 0 and 1.", "0.5 refuses a slice that loses more than half of its rows.")
+    })?;
+    let slice = target::check(relation, column.as_deref(), &grid, query.is_some())?;
+    Ok(Checked {
+        cadence,
+        grid,
+        target: relation,
+        slice_column: column,
+        slice_type: slice,
+        query,
+        code_version,
+        backlog: number("backlog", backlog, 0, i32::MAX)?,
+        catchup: number("catchup", catchup, 0, i32::MAX)?,
+        delay: at_least("delay", delay, 0)?.ok_or_else(|| required("delay"))?,
+        pool_id: pool::refer(&pool_name)?.0,
+        max_active: number("max_active", max_active, 1, 10_000)?,
+        lease_for: at_least("lease_for", lease_for, 1_000_000)?.ok_or_else(|| required("lease_for"))?,
+        run_timeout: at_least("run_timeout", run_timeout, 1_000_000)?,
+        max_attempts: number("max_attempts", max_attempts, 1, i32::MAX)?,
+        retry_delay: at_least("retry_delay", retry_delay, 0)?.ok_or_else(|| required("retry_delay"))?,
+        source_retention: at_least("source_retention", retention, 1)?,
+        expected_duration: at_least("expected_duration", expected, 1)?,
+        cost_per_hour: cost,
+        max_shrink,
+        description: text("description"),
+    })
+}
+
+macro_rules! setting_columns {
+    () => {
+        "cadence, start_local, start_at, time_zone, target, slice_column, slice_type, query, query_path, \
+         code_version, backlog, catchup, delay, pool_id, max_active, lease_for, run_timeout, max_attempts, \
+         retry_delay, source_retention, expected_duration, cost_per_hour, max_shrink, description"
+    };
+}
+const INSERT: &str = concat!(
+    "INSERT INTO backfill.pipeline_data (name, owner, created_by, active_since, ",
+    setting_columns!(),
+    ") VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) RETURNING pipeline_id"
+);
+const UPDATE: &str = concat!(
+    "UPDATE backfill.pipeline_data SET (changed_at, changed_by, ",
+    setting_columns!(),
+    ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
+       $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) WHERE pipeline_id = $1"
+);
+
+impl Checked {
+    /// The values of `setting_columns!()` after the two given ones.
+    fn write(&self, sql: &'static str, first: pgrx::datum::DatumWithOid, second: &str, path: &str) -> Option<i64> {
+        let grid = &self.grid;
+        let zone = grid.zone.name();
+        let args = [
+            first,
+            second.into(),
+            self.cadence.into(),
+            datum::timestamp(grid.anchor_local).into(),
+            grid.anchor.into(),
+            zone.as_str().into(),
+            self.target.into(),
+            self.slice_column.as_deref().into(),
+            self.slice_type.into(),
+            self.query.as_deref().into(),
+            self.query.as_ref().map(|_| path).into(),
+            self.code_version.as_deref().into(),
+            self.backlog.into(),
+            self.catchup.into(),
+            self.delay.into(),
+            self.pool_id.into(),
+            self.max_active.into(),
+            self.lease_for.into(),
+            self.run_timeout.into(),
+            self.max_attempts.into(),
+            self.retry_delay.into(),
+            self.source_retention.into(),
+            self.expected_duration.into(),
+            self.cost_per_hour.clone().into(),
+            self.max_shrink.into(),
+            self.description.as_deref().into(),
+        ];
+        spi::first(sql, &args, |row| row.at(1))
+    }
+}
+
+fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<String> {
+    let checked = check(settings)?;
+    claim_target(&checked, 0)?;
+    let owner = role::name(role::caller());
+    check_query(&checked, path)?;
+    role::as_ledger(|| checked.write(INSERT, name.into(), &owner, path));
+    record_version(name)?;
+    Ok("created".to_owned())
+}
+
+/// The same call on every deployment changes nothing; what differs is applied and named.
+fn change(existing: &Pipeline, settings: &Map<String, Value>, path: &str) -> Result<String> {
+    let mut checked = check(settings)?;
+    let before = stored(existing);
+    let after = comparable(settings, &checked);
+    let changed: Vec<&str> = SETTINGS
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| differs(before.get(*name), after.get(*name)))
+        .collect();
+    if let Some(moved) = changed.iter().find(|name| GRID.contains(name)) {
+        return Err(invalid(
+            &format!("{moved} of pipeline \"{}\" cannot be changed", existing.name),
+            &format!(
+                "Its windows were laid with {}; {} would move them.",
+                before.get(*moved).unwrap_or(&Value::Null),
+                after.get(*moved).unwrap_or(&Value::Null)
+            ),
+            "Define a new pipeline with the new grid; this one keeps its windows and their history.",
+        ));
+    }
+    let moved_path = checked.query.is_some() && existing.query_path.as_deref() != Some(path);
+    if changed.is_empty() && !moved_path {
+        return Ok("unchanged".to_owned());
+    }
+    // Read back from its text, a start that the clock skipped would move.
+    checked.grid = existing.grid;
+    claim_target(&checked, existing.id)?;
+    check_query(&checked, path)?;
+    let changed_by = role::name(role::caller());
+    role::as_ledger(|| checked.write(UPDATE, existing.id.into(), &changed_by, path));
+    record_version(&existing.name)?;
+    let mut names: Vec<&str> = changed;
+    if moved_path && !names.contains(&"query") {
+        names.push("search_path of query");
+    }
+    Ok(format!("changed: {}", names.join(", ")))
+}
+
+fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let plain = |value: Option<&Value>| value.filter(|v| !v.is_null()).cloned();
+    plain(before) != plain(after)
+}
+
+/// Settings as the ledger holds them.
+const STORED: &str = include_str!("../../sql/query/pipeline_settings.sql");
+
+fn stored(pipeline: &Pipeline) -> Map<String, Value> {
+    let stored = role::as_ledger(|| {
+        spi::first(STORED, &[pipeline.id.into()], |row| row.at::<JsonB>(1).0)
+    });
+    let mut settings = match stored {
+        Some(Value::Object(settings)) => settings,
+        _ => Map::new(),
+    };
+    settings.insert("start_at".to_owned(), start_text(&pipeline.grid));
+    settings
+}
+
+/// The start as text that reads the same in every session.
+fn start_text(grid: &Grid<PgZone>) -> Value {
+    Value::from(instant_text(&grid.zone, grid.anchor))
+}
+
+/// Given settings as [`stored`] would show them.
+const COMPARABLE: &str = "SELECT pg_catalog.to_jsonb(s)
+    FROM pg_catalog.jsonb_populate_record(NULL::backfill.pipeline_settings, $1) s";
+
+fn comparable(settings: &Map<String, Value>, checked: &Checked) -> Map<String, Value> {
+    let mut settings = settings.clone();
+    settings.insert("time_zone".to_owned(), Value::from(checked.grid.zone.name()));
+    settings.insert("start_at".to_owned(), start_text(&checked.grid));
+    let json = spi::first(COMPARABLE, &[JsonB(Value::Object(settings)).into()], |row| {
+        row.at::<JsonB>(1).0
+    });
+    match json {
+        Some(Value::Object(settings)) => settings,
+        _ => Map::new(),
+    }
+}
+
+fn claim_target(checked: &Checked, pipeline_id: i64) -> Result<()> {
+    checked.target.map_or(Ok(()), |relation| target::claim(relation, pipeline_id))
+}
+
+fn check_query(checked: &Checked, path: &str) -> Result<()> {
+    match (&checked.query, checked.target) {
+        (Some(text), Some(target)) => query::check(text, path, target, &checked.grid.zone.name()),
+        _ => Ok(()),
+    }
+}
+
+/// The ledger knows the text of every version from its definition on.
+fn record_version(name: &str) -> Result<()> {
+    let pipeline = Pipeline::named(name)?;
+    if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
+        version::of_query(&pipeline, query, path)?;
+    }
+    Ok(())
+}
+
+const PAUSE: &str = "UPDATE backfill.pipeline_data
+    SET paused_at = pg_catalog.clock_timestamp(), paused_by = $2, pause_reason = $3
+    WHERE pipeline_id = $1 AND paused_at IS NULL";
+
+#[pg_extern(sql = false)]
+fn pipeline_pause(pipeline: Option<String>, reason: Option<String>) -> String {
+    answer(pause(pipeline, reason))
+}
+
+fn pause(pipeline: Option<String>, reason: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    let reason = require_reason(reason)?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
+    let caller = role::name(role::caller());
+    let args = [pipeline.id.into(), caller.as_str().into(), reason.as_str().into()];
+    let written = role::as_ledger(|| spi::run(PAUSE, &args));
+    Ok(if written == 0 { "unchanged" } else { "paused" }.to_owned())
+}
+
+const RESUME: &str = "UPDATE backfill.pipeline_data
+    SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, active_since = pg_catalog.clock_timestamp()
+    WHERE pipeline_id = $1 AND paused_at IS NOT NULL";
+
+const REPLACE_DRAFT: &str = "UPDATE backfill.plan_data
+    SET state = 'cancelled', cancelled_by = $2, cancelled_at = pg_catalog.clock_timestamp(),
+        cancel_reason = 'replaced by a newer draft of pipeline_resume'
+    WHERE pipeline_id = $1 AND state = 'draft' AND origin = 'resume'";
+
+const NOTIFY: &str = "SELECT pg_catalog.pg_notify('backfill', $1)";
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
+fn pipeline_resume(
+    pipeline: Option<String>,
+) -> TableIterator<
+    'static,
+    (
+        name!(missed, i64),
+        name!(oldest, Option<TimestampWithTimeZone>),
+        name!(newest, Option<TimestampWithTimeZone>),
+        name!(plan_id, Option<i64>),
+    ),
+> {
+    TableIterator::once(answer(resume(pipeline)))
+}
+
+type Missed = (i64, Option<TimestampWithTimeZone>, Option<TimestampWithTimeZone>, Option<i64>);
+
+fn resume(pipeline: Option<String>) -> Result<Missed> {
+    session::require_writable()?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
+    let caller = role::name(role::caller());
+    role::as_ledger(|| {
+        spi::run(RESUME, &[pipeline.id.into()]);
+        spi::run(REPLACE_DRAFT, &[pipeline.id.into(), caller.as_str().into()]);
+        spi::query(NOTIFY, &[pipeline.name.as_str().into()], |_| ());
+    });
+    let pipeline = Pipeline::by_id(pipeline.id);
+    let now = datum::clock();
+    let missed = window::missed(Reading::Deciding, &pipeline, now)?;
+    let (Some(oldest), Some(newest)) = (missed.first(), missed.last()) else {
+        return Ok((0, None, None, None));
+    };
+    let keys: Vec<String> =
+        missed.iter().map(|seen| pipeline.key_of(seen.window.start)).collect();
+    let mut request = Map::new();
+    request.insert("mode".to_owned(), json!("missing"));
+    request.insert("reason".to_owned(), json!("missed while the pipeline was not active"));
+    request.insert("keys".to_owned(), json!(keys));
+    let summary = crate::api::plan::propose(&pipeline, &Request::read(&request)?, request, "resume")?;
+    let instant = |seen: &window::Seen| {
+        TimestampWithTimeZone::try_from(seen.window.start.0).expect("windows are finite")
+    };
+    Ok((missed.len() as i64, Some(instant(oldest)), Some(instant(newest)), summary.plan_id()))
+}
+
+const DROP: &str = "UPDATE backfill.pipeline_data
+    SET dropped_at = pg_catalog.clock_timestamp(), dropped_by = $2
+    WHERE pipeline_id = $1 AND dropped_at IS NULL";
+
+#[pg_extern(sql = false)]
+fn pipeline_drop(pipeline: Option<String>) -> String {
+    answer(drop_pipeline(pipeline))
+}
+
+fn drop_pipeline(pipeline: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    let caller = role::name(role::caller());
+    role::as_ledger(|| {
+        lock::exclusive(Key::Gate { pipeline: pipeline.id });
+        spi::run(DROP, &[pipeline.id.into(), caller.as_str().into()]);
+    });
+    Ok("dropped".to_owned())
+}
+
+const GRANT: &str = "INSERT INTO backfill.grant_data (pipeline_id, grantee, level, granted_by) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (pipeline_id, grantee) DO UPDATE
+    SET level = excluded.level, granted_by = excluded.granted_by, granted_at = excluded.granted_at";
+
+const REVOKE: &str = "DELETE FROM backfill.grant_data WHERE pipeline_id = $1 AND grantee = $2";
+
+/// The highest level that the role still has on any pipeline.
+const REMAINING: &str = "SELECT g.level FROM backfill.grant_data g
+    JOIN backfill.pipeline_data p ON p.pipeline_id = g.pipeline_id AND p.dropped_at IS NULL
+    WHERE g.grantee = $1";
+
+#[pg_extern(sql = false)]
+fn pipeline_grant(pipeline: Option<String>, role: Option<String>, level: Option<String>) -> String {
+    answer(grant(pipeline, role, level))
+}
+
+fn existing_role(name: Option<String>) -> Result<String> {
+    let name = name.unwrap_or_default();
+    if role::find(&name).is_none() {
+        return Err(Error::new(Code::Undefined, format!("role \"{name}\" does not exist"))
+            .detail("No role of this name exists in this cluster.")
+            .hint("CREATE ROLE makes one."));
+    }
+    Ok(name)
+}
+
+fn grant(pipeline: Option<String>, role: Option<String>, level: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    let grantee = existing_role(role)?;
+    let name = level.unwrap_or_default();
+    let level = Level::parse(&name).ok_or_else(|| {
+        invalid(
+            &format!("level \"{name}\" is unknown"),
+            "Levels are read, work and operate; each includes those before it.",
+            "SELECT pipeline_grant('…', '…', 'work').",
+        )
+    })?;
+    let granted_by = role::name(role::caller());
+    role::as_ledger(|| {
+        let args =
+            [pipeline.id.into(), grantee.as_str().into(), level.name().into(), granted_by.as_str().into()];
+        spi::run(GRANT, &args);
+        rights::execute_grants(&grantee, Some(level));
+    });
+    Ok(format!("granted: {}", level.name()))
+}
+
+#[pg_extern(sql = false)]
+fn pipeline_revoke(pipeline: Option<String>, role: Option<String>) -> String {
+    answer(revoke(pipeline, role))
+}
+
+fn revoke(pipeline: Option<String>, role: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    // The role may have been dropped since: what it was granted can still be taken away.
+    let grantee = role.unwrap_or_default();
+    role::as_ledger(|| {
+        if spi::run(REVOKE, &[pipeline.id.into(), grantee.as_str().into()]) == 0 {
+            return Ok("unchanged".to_owned());
+        }
+        let left = spi::query(REMAINING, &[grantee.as_str().into()], |row| row.at::<String>(1))
+            .iter()
+            .filter_map(|level| Level::parse(level))
+            .max();
+        if role::find(&grantee).is_some() {
+            rights::execute_grants(&grantee, left);
+        }
+        Ok("revoked".to_owned())
+    })
+}

@@ -1,0 +1,592 @@
+//! Planning a backfill: propose, look at the price, approve, cancel.
+
+use crate::domain::bound::instant_text;
+use crate::domain::price;
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result, answer};
+use crate::ledger::permit::{self, Cap};
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::plan::{Declined, Frozen, Plan, Request, Selection, select};
+use crate::ledger::rights::{self, Level};
+use crate::ledger::window::{Seen, require_reason};
+use crate::ledger::{pool, version};
+use crate::postgres::arguments::{self, Signature};
+use crate::postgres::composite::{Composite, composite, value};
+use crate::postgres::{datum, lock, lock::Key, role, session, settings, spi};
+use pgrx::prelude::*;
+use pgrx::{JsonB, pg_sys};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+const ARGUMENTS: Signature = &[
+    ("pipeline", pg_sys::TEXTOID),
+    ("since", pg_sys::TEXTOID),
+    ("until", pg_sys::TEXTOID),
+    ("reason", pg_sys::TEXTOID),
+    ("mode", pg_sys::TEXTOID),
+    ("keys", pg_sys::TEXTARRAYOID),
+    ("ordering", pg_sys::TEXTOID),
+    ("concurrency", pg_sys::INT4OID),
+    ("pool", pg_sys::TEXTOID),
+    ("priority", pg_sys::INT4OID),
+    ("canary", pg_sys::INT4OID),
+    ("code_version", pg_sys::TEXTOID),
+    ("query", pg_sys::TEXTOID),
+    ("publish", pg_sys::TEXTOID),
+    ("effects", pg_sys::BOOLOID),
+    ("on_failure", pg_sys::TEXTOID),
+    ("cascade", pg_sys::BOOLOID),
+    ("params", pg_sys::JSONBOID),
+    ("override_retention", pg_sys::TEXTOID),
+    ("allow_shrink", pg_sys::TEXTOID),
+    ("expect", pg_sys::INT8OID),
+];
+
+#[pg_extern(sql = false)]
+fn backfill_plan(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
+    let arguments = unsafe { arguments::object(fcinfo, ARGUMENTS) };
+    let summary = settings::pinned(|| plan(arguments));
+    answer(summary).row()
+}
+
+/// What planning answers; the attributes of `backfill.plan_summary`.
+pub struct Summary {
+    plan_id: Option<i64>,
+    pipeline: String,
+    state: Option<&'static str>,
+    windows: i64,
+    range_start: Instant,
+    range_end: Instant,
+    estimate: Value,
+    declined: Value,
+}
+
+impl Summary {
+    pub fn plan_id(&self) -> Option<i64> {
+        self.plan_id
+    }
+
+    fn row(self) -> Composite {
+        composite(
+            "plan_summary",
+            vec![
+                value(self.plan_id),
+                value(self.windows),
+                value(self.range_start),
+                value(self.range_end),
+                value(JsonB(self.estimate)),
+                value(JsonB(self.declined)),
+                value(self.pipeline),
+                value(self.state),
+            ],
+        )
+    }
+}
+
+fn plan(mut arguments: Map<String, Value>) -> Result<Summary> {
+    session::require_writable()?;
+    let name = arguments.remove("pipeline").and_then(|v| v.as_str().map(str::to_owned));
+    let pipeline = Pipeline::for_caller(name.as_deref().unwrap_or_default(), Level::Operate)?;
+    let request = Request::read(&arguments)?;
+    arguments.retain(|_, v| !v.is_null());
+    let summary = propose(&pipeline, &request, arguments, "person")?;
+    match (summary.plan_id, request.expect) {
+        (Some(plan_id), Some(expect)) => {
+            approve(plan_id, expect)?;
+            Ok(Summary { state: Some("approved"), ..summary })
+        }
+        _ => Ok(summary),
+    }
+}
+
+const INSERT: &str = "INSERT INTO backfill.plan_data
+        (pipeline_id, origin, request, reason, ordering, concurrency, pool_id, priority, code_version, effects,
+         params, allow_shrink, as_of, windows, range_start, range_end, member_ranges, member_states, member_tokens,
+         estimate, created_by)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+    RETURNING plan_id";
+
+const INSERT_DECLINED: &str = "INSERT INTO backfill.plan_declined_data (plan_id, range_start, range_end, windows, reason)
+    SELECT $1, d.range_start, d.range_end, d.windows, d.reason
+    FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5))
+        AS d (range_start, range_end, windows, reason)";
+
+/// Stores a draft of what the request selects now. Nothing is stored where that is no window.
+pub fn propose(
+    pipeline: &Pipeline,
+    request: &Request,
+    stored: Map<String, Value>,
+    origin: &str,
+) -> Result<Summary> {
+    let as_of = datum::clock();
+    let (pool_id, slots) = pool::refer(&request.pool)?;
+    let concurrency = request.concurrency.unwrap_or(slots.max(1));
+    let code_version = frozen_version(pipeline, request)?;
+    let selection = select(pipeline, request, as_of)?;
+    let estimate = estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
+    let mut summary = Summary {
+        plan_id: None,
+        pipeline: pipeline.name.clone(),
+        state: None,
+        windows: selection.members.len() as i64,
+        range_start: selection.bounds.since,
+        range_end: selection.bounds.until,
+        declined: declined_json(pipeline, &selection.declined),
+        estimate: estimate.clone(),
+    };
+    if selection.members.is_empty() {
+        return Ok(summary);
+    }
+    let frozen = Frozen::of(&selection.members);
+    let created_by = role::name(role::caller());
+    let args = [
+        pipeline.id.into(),
+        origin.into(),
+        JsonB(Value::Object(stored)).into(),
+        request.reason.as_str().into(),
+        request.ordering().into(),
+        concurrency.into(),
+        pool_id.into(),
+        request.priority.into(),
+        code_version.as_deref().into(),
+        request.effects.into(),
+        request.params.clone().map(JsonB).into(),
+        request.allow_shrink.as_deref().into(),
+        as_of.into(),
+        summary.windows.into(),
+        summary.range_start.into(),
+        summary.range_end.into(),
+        frozen.ranges.into(),
+        frozen.states.into(),
+        frozen.tokens.into(),
+        JsonB(estimate).into(),
+        created_by.as_str().into(),
+    ];
+    let plan_id: i64 = role::as_ledger(|| {
+        let plan_id: i64 =
+            spi::first(INSERT, &args, |row| row.at(1)).expect("INSERT … RETURNING of one row");
+        store_declined(plan_id, &selection.declined);
+        plan_id
+    });
+    summary.plan_id = Some(plan_id);
+    summary.state = Some("draft");
+    Ok(summary)
+}
+
+fn store_declined(plan_id: i64, declined: &[Declined]) {
+    let args = [
+        plan_id.into(),
+        declined.iter().map(|d| d.start).collect::<Vec<Instant>>().into(),
+        declined.iter().map(|d| d.end).collect::<Vec<Instant>>().into(),
+        declined.iter().map(|d| d.windows).collect::<Vec<i64>>().into(),
+        declined.iter().map(|d| d.reason.clone()).collect::<Vec<String>>().into(),
+    ];
+    spi::run(INSERT_DECLINED, &args);
+}
+
+/// The version that every run of the plan will carry: for a SQL pipeline its fingerprint now, else the one
+/// that the plan, or the pipeline, is pinned to.
+fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<String>> {
+    if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
+        if request.code_version.is_some() {
+            return Err(Error::new(
+                Code::InvalidParameter,
+                "code_version cannot be given for a pipeline with a query",
+            )
+            .detail("Its code version is the fingerprint of the query.")
+            .hint("Leave code_version out."));
+        }
+        return version::of_query(pipeline, query, path)?.map(Some).ok_or_else(|| {
+            Error::new(Code::Serialization, "the code version is being recorded by another transaction")
+                .detail(format!("Pipeline \"{}\" was run under a new version just now.", pipeline.name))
+                .hint("Repeat the call.")
+        });
+    }
+    Ok(request.code_version.clone().or_else(|| pipeline.code_version.clone()))
+}
+
+const HISTORY: &str = "SELECT (pg_catalog.date_part('epoch', ended_at - started_at) * 1000000)::pg_catalog.int8
+    FROM backfill.run_data WHERE pipeline_id = $1 AND outcome = 'done' ORDER BY window_start DESC LIMIT 500";
+
+/// The price of running the members on `slots` slots. Durations are in seconds; what is not known is null.
+fn estimate(pipeline: &Pipeline, members: &[Seen], slots: i32) -> Value {
+    let history =
+        role::as_ledger(|| spi::query(HISTORY, &[pipeline.id.into()], |row| row.at::<i64>(1)));
+    let expected = pipeline.expected_duration.map(|span| span.approximate_micros());
+    let price = price::price(&history, expected, members.len(), slots.max(1) as usize);
+    let seconds = |micros: Option<i64>| micros.map(|m| m as f64 / 1e6);
+    let cost = price
+        .sequential
+        .zip(pipeline.cost_per_hour)
+        .map(|(micros, per_hour)| micros as f64 / 3.6e9 * per_hour);
+    let mut holding: BTreeMap<String, i64> = BTreeMap::new();
+    for seen in members.iter().filter(|seen| seen.record.slice_token.is_some()) {
+        let version = seen.record.code_version.clone().unwrap_or_else(|| "unknown".to_owned());
+        *holding.entry(version).or_default() += 1;
+    }
+    json!({
+        "windows": members.len(),
+        "window_p50": seconds(price.window_p50),
+        "window_p90": seconds(price.window_p90),
+        "sequential": seconds(price.sequential),
+        "parallel": seconds(price.parallel),
+        "ordering_price": seconds(price.ordering_price),
+        "slots": slots,
+        "cost": cost,
+        "sample": price.sample,
+        "confidence": price.confidence.as_str(),
+        "holding_data": holding,
+    })
+}
+
+fn declined_json(pipeline: &Pipeline, declined: &[Declined]) -> Value {
+    declined
+        .iter()
+        .map(|d| {
+            json!({
+                "range_start": instant_text(&pipeline.grid.zone, d.start),
+                "range_end": instant_text(&pipeline.grid.zone, d.end),
+                "windows": d.windows,
+                "reason": d.reason,
+            })
+        })
+        .collect()
+}
+
+#[pg_extern(sql = false)]
+fn backfill_approve(plan_id: i64, windows: i64) -> String {
+    answer(approve(plan_id, windows))
+}
+
+const APPROVE: &str = "UPDATE backfill.plan_data
+    SET state = 'approved', approved_by = $2, approved_at = pg_catalog.clock_timestamp(),
+        member_ranges = NULL, member_states = NULL, member_tokens = NULL
+    WHERE plan_id = $1";
+
+const INSERT_WINDOWS: &str = "INSERT INTO backfill.plan_window_data (plan_id, seq, pipeline_id, window_start, window_end)
+    SELECT $1, w.seq, $2, w.window_start, w.window_end
+    FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4)) WITH ORDINALITY AS w (window_start, window_end, seq)";
+
+const FROZEN: &str = "SELECT member_ranges, member_states, member_tokens FROM backfill.plan_data WHERE plan_id = $1";
+
+const NOTIFY: &str = "SELECT pg_catalog.pg_notify('backfill', $1)";
+
+fn approve(plan_id: i64, windows: i64) -> Result<String> {
+    session::require_writable()?;
+    let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Approve { pipeline })?;
+    require_state(&plan, &["draft"], "approved")?;
+    if windows != plan.windows {
+        return Err(Error::new(
+            Code::Unconfirmed,
+            format!("plan {plan_id} has {} windows, not {windows}", plan.windows),
+        )
+        .detail("Approval repeats the number of windows, so that nobody approves what he did not read.")
+        .hint(format!(
+            "Read SELECT backfill_explain({plan_id}); then SELECT backfill_approve({plan_id}, {}).",
+            plan.windows
+        )));
+    }
+    let request = Request::read(&plan.request)?;
+    let selection = select(&pipeline, &request, plan.as_of)?;
+    revalidate(&pipeline, &plan, &request, &selection)?;
+    let mut members = selection.members;
+    if request.newest_first {
+        members.reverse();
+    }
+    let approved_by = role::name(role::caller());
+    role::as_ledger(|| {
+        let args = [
+            plan_id.into(),
+            pipeline.id.into(),
+            members.iter().map(|m| m.window.start).collect::<Vec<Instant>>().into(),
+            members.iter().map(|m| m.window.end).collect::<Vec<Instant>>().into(),
+        ];
+        spi::run_bulk(INSERT_WINDOWS, &args);
+        spi::run(APPROVE, &[plan_id.into(), approved_by.as_str().into()]);
+        spi::query(NOTIFY, &[plan_id.to_string().into()], |_| ());
+    });
+    Ok("approved".to_owned())
+}
+
+/// The plan and its pipeline, locked for a decision that the caller may make.
+fn for_decision(plan_id: i64, key: fn(i64) -> Key) -> Result<(Pipeline, Plan)> {
+    let plan = Plan::read(plan_id)?;
+    let pipeline = Pipeline::by_id(plan.pipeline_id);
+    rights::require(&pipeline, Level::Operate)?;
+    role::as_ledger(|| lock::exclusive(key(pipeline.id)));
+    let plan = Plan::lock(plan_id)?;
+    if pipeline.dropped {
+        return Err(Error::new(Code::Undefined, format!("pipeline \"{}\" was dropped", pipeline.name))
+            .detail(format!("Plan {plan_id} belongs to it."))
+            .hint("Define the pipeline again and plan again."));
+    }
+    Ok((pipeline, plan))
+}
+
+fn require_state(plan: &Plan, states: &[&str], wanted: &str) -> Result<()> {
+    if states.contains(&plan.state.as_str()) {
+        return Ok(());
+    }
+    Err(Error::new(Code::NotInState, format!("plan {} cannot be {wanted}", plan.id))
+        .detail(format!("Its state is \"{}\".", plan.state))
+        .hint("SELECT * FROM backfill.plans shows the state of every plan."))
+}
+
+/// Differences named in an error.
+const NAMED: usize = 5;
+
+fn revalidate(
+    pipeline: &Pipeline,
+    plan: &Plan,
+    request: &Request,
+    selection: &Selection,
+) -> Result<()> {
+    let frozen = role::as_ledger(|| {
+        spi::first(FROZEN, &[plan.id.into()], |row| Frozen {
+            ranges: row.at(1),
+            states: row.at(2),
+            tokens: row.at(3),
+        })
+    })
+    .expect("drafts keep their members");
+    let now = Frozen::of(&selection.members);
+    let version = frozen_version(pipeline, request)?;
+    if frozen == now && version == plan.code_version {
+        return Ok(());
+    }
+    let again = "Make a new plan with SELECT * FROM backfill_plan(…) and approve that.";
+    let owned = selection.declined.iter().find(|d| {
+        d.reason.starts_with("owned by plan") && was_member(pipeline, &frozen, d)
+    });
+    if let Some(owned) = owned {
+        return Err(Error::new(
+            Code::Owned,
+            format!("windows of plan {} are {}", plan.id, owned.reason),
+        )
+        .detail(format!(
+            "{} window(s) from {} to {} are {}.",
+            owned.windows,
+            instant_text(&pipeline.grid.zone, owned.start),
+            instant_text(&pipeline.grid.zone, owned.end),
+            owned.reason
+        ))
+        .hint(format!("Wait for that plan, or cancel it. {again}")));
+    }
+    let mut differences = frozen.differences(&now, |position| {
+        pipeline.grid.window_key(position).unwrap_or_default()
+    });
+    if version != plan.code_version {
+        let shown = |v: &Option<String>| v.clone().unwrap_or_else(|| "none".to_owned());
+        differences.push(format!(
+            "the code version is {} instead of {}",
+            shown(&version),
+            shown(&plan.code_version)
+        ));
+    }
+    let more = differences.len().saturating_sub(NAMED);
+    differences.truncate(NAMED);
+    let mut detail = differences.join("; ");
+    if more > 0 {
+        detail.push_str(&format!("; and {more} more"));
+    }
+    Err(Error::new(
+        Code::OutOfDate,
+        format!("plan {} is out of date: what it was made from has moved", plan.id),
+    )
+    .detail(format!("{detail}."))
+    .hint(again))
+}
+
+fn was_member(pipeline: &Pipeline, frozen: &Frozen, declined: &Declined) -> bool {
+    let first = pipeline.position_of(declined.start);
+    let end = first + declined.windows;
+    frozen.ranges.chunks_exact(2).any(|range| range[0] < end && first < range[1])
+}
+
+#[pg_extern(sql = false)]
+fn backfill_cancel(
+    plan_id: i64,
+    reason: Option<String>,
+) -> TableIterator<
+    'static,
+    (
+        name!(windows_freed, i64),
+        name!(leases_revoked, i64),
+        name!(still_writing, Vec<i32>),
+    ),
+> {
+    TableIterator::once(answer(cancel(plan_id, reason)))
+}
+
+const CANCEL: &str = "UPDATE backfill.plan_data
+    SET state = 'cancelled', cancelled_by = $2, cancelled_at = pg_catalog.clock_timestamp(), cancel_reason = $3
+    WHERE plan_id = $1";
+
+/// Places of the list behind the highest that was reached, and those that the queue names. In time that does
+/// not depend on the size of the plan.
+const FREED: &str = "SELECT
+    CASE WHEN EXISTS (SELECT FROM backfill.plan_cursor_data c WHERE c.plan_id = $1) THEN 0
+         ELSE $3 - COALESCE((SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = $1 AND r.plan_id > 0
+                             ORDER BY r.seq DESC LIMIT 1), 0)
+    END + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q WHERE q.pipeline_id = $2 AND q.plan_id = $1)";
+
+/// Who holds the row of a lease in an open transaction.
+const WRITING: &str = "SELECT l.pid FROM backfill.run_data r
+    JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.granted
+    WHERE r.token = ANY ($1) AND r.ended_at IS NULL AND l.pid IS NOT NULL";
+
+fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> {
+    session::require_writable()?;
+    let reason = require_reason(reason)?;
+    let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Gate { pipeline })?;
+    require_state(&plan, &["draft", "approved"], "cancelled")?;
+    let cancelled_by = role::name(role::caller());
+    Ok(role::as_ledger(|| {
+        let cap = Cap::Limit { pipeline: pipeline.id, plan: plan_id };
+        let held: Vec<i64> = permit::look(cap, plan.concurrency, 0, true)
+            .held
+            .into_iter()
+            .map(|(_, holder)| holder.token)
+            .collect();
+        let freed: i64 = if plan.state == "draft" {
+            0
+        } else {
+            spi::first(
+                FREED,
+                &[plan_id.into(), pipeline.id.into(), plan.windows.into()],
+                |row| row.at(1),
+            )
+            .unwrap_or(0)
+        };
+        let revoked = held.len() as i64;
+        let writing = spi::query(WRITING, &[held.into()], |row| row.at::<i32>(1));
+        let args = [plan_id.into(), cancelled_by.as_str().into(), reason.as_str().into()];
+        spi::run(CANCEL, &args);
+        (freed + revoked, revoked, writing)
+    }))
+}
+
+#[pg_extern(sql = false)]
+fn backfill_explain(plan_id: i64) -> SetOfIterator<'static, String> {
+    SetOfIterator::new(answer(explain(plan_id)))
+}
+
+const DECLINED: &str = "SELECT range_start, range_end, windows, reason FROM backfill.plan_declined_data
+    WHERE plan_id = $1 ORDER BY range_start";
+
+/// A duration in seconds as people read it.
+fn duration_text(seconds: &Value) -> String {
+    let Some(seconds) = seconds.as_f64() else { return "unknown".to_owned() };
+    let whole = seconds.round() as i64;
+    match whole {
+        _ if seconds < 10.0 => format!("{seconds:.1} s"),
+        0..120 => format!("{whole} s"),
+        120..7_200 => format!("{} min {} s", whole / 60, whole % 60),
+        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+fn explain(plan_id: i64) -> Result<Vec<String>> {
+    let plan = Plan::read(plan_id)?;
+    let pipeline = Pipeline::by_id(plan.pipeline_id);
+    rights::require(&pipeline, Level::Read)?;
+    let request = Request::read(&plan.request)?;
+    let zone = &pipeline.grid.zone;
+    let estimate = &plan.estimate;
+    let field = |name: &str| duration_text(&estimate[name]);
+    let mut page = vec![
+        format!("Plan {plan_id} of pipeline {}: {}", pipeline.name, plan.state),
+        format!("Reason: {} ({})", plan.reason, plan.created_by),
+        String::new(),
+        "1. How many windows?".to_owned(),
+        format!(
+            "   {} windows, {} to {} (exclusive, {})",
+            plan.windows,
+            instant_text(zone, plan.range_start),
+            instant_text(zone, plan.range_end),
+            pipeline.time_zone
+        ),
+        format!(
+            "   one window: p50 {}, p90 {} ({} finished runs, confidence {})",
+            field("window_p50"),
+            field("window_p90"),
+            estimate["sample"],
+            estimate["confidence"].as_str().unwrap_or("none")
+        ),
+        match estimate["cost"].as_f64() {
+            Some(cost) => format!("   cost: {cost:.2}"),
+            None => "   cost: unknown".to_owned(),
+        },
+        String::new(),
+        "2. Does window N depend on window N-1?".to_owned(),
+        format!("   no: the windows run {}, {} at a time", plan.ordering.replace('_', " "), plan.concurrency),
+        format!(
+            "   in sequence {}, side by side {}: the price of ordering is {}",
+            field("sequential"),
+            field("parallel"),
+            field("ordering_price")
+        ),
+        String::new(),
+        "3. What side effects fire per run?".to_owned(),
+        if request.effects {
+            "   effects are allowed: each window may send its own".to_owned()
+        } else {
+            "   none: the leases say that effects are suppressed".to_owned()
+        },
+        String::new(),
+        "4. Who reads the target meanwhile?".to_owned(),
+        holding_text(estimate),
+        format!("   each slice is replaced at once when its window is done; pool {} bounds the load", plan.pool),
+        String::new(),
+        "5. Can the source still answer for these windows?".to_owned(),
+        retention_text(&pipeline, &request),
+    ];
+    let declined = role::as_ledger(|| {
+        spi::read(DECLINED, &[plan_id.into()], |row| Declined {
+            start: row.at(1),
+            end: row.at(2),
+            windows: row.at(3),
+            reason: row.at(4),
+        })
+    });
+    if !declined.is_empty() {
+        page.push(String::new());
+        page.push("Not in the plan:".to_owned());
+        page.extend(declined.iter().map(|d| {
+            format!(
+                "   {} window(s), {} to {}: {}",
+                d.windows,
+                instant_text(zone, d.start),
+                instant_text(zone, d.end),
+                d.reason
+            )
+        }));
+    }
+    if plan.state == "draft" {
+        page.push(String::new());
+        page.push(format!("Approve: SELECT backfill_approve({plan_id}, {});", plan.windows));
+    }
+    Ok(page)
+}
+
+fn holding_text(estimate: &Value) -> String {
+    let holding = estimate["holding_data"].as_object();
+    let versions: Vec<String> = holding
+        .into_iter()
+        .flatten()
+        .map(|(version, windows)| format!("{windows} by {version}"))
+        .collect();
+    if versions.is_empty() {
+        "   none of these windows holds data now".to_owned()
+    } else {
+        format!("   windows that hold data now: {}", versions.join(", "))
+    }
+}
+
+fn retention_text(pipeline: &Pipeline, request: &Request) -> String {
+    match (pipeline.source_retention, &request.override_retention) {
+        (None, _) => "   unknown: the pipeline does not say how long its source keeps data".to_owned(),
+        (Some(_), Some(reason)) => format!("   the retention of the source is overridden: {reason}"),
+        (Some(_), None) => "   yes: windows beyond the retention of the source are left out".to_owned(),
+    }
+}

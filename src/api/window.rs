@@ -1,0 +1,276 @@
+//! Looking at windows, and deciding about them.
+
+use crate::domain::bound::instant_text;
+use crate::domain::cadence::Cadence;
+use crate::domain::calendar::Grid;
+use crate::domain::lifecycle::State;
+use crate::domain::zone::Instant;
+use crate::error::{Result, answer};
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::rights::Level;
+use crate::ledger::window::{self, Reading, Seen, require_reason};
+use crate::postgres::datum;
+use crate::postgres::zone::PgZone;
+use crate::postgres::{lock, lock::Key, role, session, spi};
+use pgrx::prelude::*;
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
+fn pipeline_windows(
+    pipeline: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+) -> TableIterator<
+    'static,
+    (
+        name!(window_key, String),
+        name!(window_start, TimestampWithTimeZone),
+        name!(window_end, TimestampWithTimeZone),
+        name!(state, String),
+        name!(code_version, Option<String>),
+        name!(plan_id, Option<i64>),
+        name!(token, Option<i64>),
+        name!(attempts, i32),
+        name!(rows, Option<i64>),
+        name!(published_at, Option<TimestampWithTimeZone>),
+        name!(why, String),
+    ),
+> {
+    let (pipeline, seen) = answer(windows(pipeline, since, until));
+    TableIterator::new(seen.into_iter().map(move |seen| row(&pipeline, seen)).collect::<Vec<_>>())
+}
+
+fn windows(
+    pipeline: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+) -> Result<(Pipeline, Vec<Seen>)> {
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Read)?;
+    let now = datum::clock();
+    let bounds = pipeline.bounds(since.as_deref(), until.as_deref(), now)?;
+    let seen = window::look(Reading::Stable, &pipeline, bounds.positions, now)?;
+    Ok((pipeline, seen))
+}
+
+type Row = (
+    String,
+    TimestampWithTimeZone,
+    TimestampWithTimeZone,
+    String,
+    Option<String>,
+    Option<i64>,
+    Option<i64>,
+    i32,
+    Option<i64>,
+    Option<TimestampWithTimeZone>,
+    String,
+);
+
+fn timestamptz(at: Instant) -> TimestampWithTimeZone {
+    TimestampWithTimeZone::try_from(at.0).expect("instants of the ledger are finite")
+}
+
+fn row(pipeline: &Pipeline, seen: Seen) -> Row {
+    let why = why(pipeline, &seen);
+    let record = seen.record;
+    (
+        pipeline.grid.window_key(seen.window.position).unwrap_or_default(),
+        timestamptz(seen.window.start),
+        timestamptz(seen.window.end),
+        seen.state.name().to_owned(),
+        record.code_version,
+        record.owner_plan.or((record.plan_id > 0).then_some(record.plan_id)),
+        record.token,
+        record.attempt,
+        record.rows,
+        record.published_at.map(timestamptz),
+        why,
+    )
+}
+
+/// The windows of a pipeline that have a run, are in an approved plan, or were decided about.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
+fn windows_of(
+    pipeline_id: i64,
+) -> TableIterator<
+    'static,
+    (
+        name!(window_key, String),
+        name!(window_start, TimestampWithTimeZone),
+        name!(window_end, TimestampWithTimeZone),
+        name!(state, String),
+        name!(code_version, Option<String>),
+        name!(plan_id, Option<i64>),
+        name!(token, Option<i64>),
+        name!(attempts, i32),
+        name!(rows, Option<i64>),
+        name!(published_at, Option<TimestampWithTimeZone>),
+        name!(why, String),
+    ),
+> {
+    let pipeline = Pipeline::by_id(pipeline_id);
+    answer(crate::ledger::rights::require(&pipeline, Level::Read));
+    let positions = window::with_record(&pipeline);
+    let range = match (positions.first(), positions.last()) {
+        (Some(first), Some(last)) => *first..last + 1,
+        _ => 0..0,
+    };
+    let seen = answer(window::look(Reading::Stable, &pipeline, range, datum::clock()));
+    let rows: Vec<Row> = seen
+        .into_iter()
+        .filter(|seen| positions.binary_search(&seen.window.position).is_ok())
+        .map(|seen| row(&pipeline, seen))
+        .collect();
+    TableIterator::new(rows)
+}
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
+fn missed_of(
+    pipeline_id: i64,
+) -> TableIterator<
+    'static,
+    (
+        name!(windows, i64),
+        name!(oldest, Option<TimestampWithTimeZone>),
+        name!(newest, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let pipeline = Pipeline::by_id(pipeline_id);
+    answer(crate::ledger::rights::require(&pipeline, Level::Read));
+    let missed = answer(window::missed(Reading::Stable, &pipeline, datum::clock()));
+    let start = |seen: Option<&Seen>| seen.map(|seen| timestamptz(seen.window.start));
+    TableIterator::once((missed.len() as i64, start(missed.first()), start(missed.last())))
+}
+
+#[pg_extern(sql = false)]
+fn window_key(
+    cadence: Interval,
+    start_local: Timestamp,
+    start_at: TimestampWithTimeZone,
+    time_zone: &str,
+    window_start: TimestampWithTimeZone,
+) -> Option<String> {
+    let grid = Grid {
+        cadence: Cadence::from_parts(cadence.months(), cadence.days(), cadence.micros()).ok()?,
+        anchor_local: datum::local(start_local),
+        anchor: Instant(i64::from(start_at)),
+        zone: PgZone::new(time_zone).ok()?,
+    };
+    let window = grid.window_of(Instant(i64::from(window_start))).ok()?;
+    grid.window_key(window.position).ok()
+}
+
+#[pg_extern(sql = false)]
+fn window_why(pipeline: Option<String>, window_key: Option<String>) -> String {
+    answer(why_named(pipeline, window_key))
+}
+
+fn why_named(pipeline: Option<String>, window_key: Option<String>) -> Result<String> {
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Read)?;
+    let window = pipeline.window_named(&window_key.unwrap_or_default())?;
+    let range = window.position..window.position + 1;
+    let seen = window::look(Reading::Stable, &pipeline, range, datum::clock())?;
+    Ok(seen.first().map(|seen| why(&pipeline, seen)).unwrap_or_default())
+}
+
+/// One honest sentence or more on why the window is as it is, and what would move it.
+fn why(pipeline: &Pipeline, seen: &Seen) -> String {
+    let record = &seen.record;
+    let at = |instant: Instant| instant_text(&pipeline.grid.zone, instant);
+    let error = || record.error.as_deref().unwrap_or("no reason given").to_owned();
+    match seen.state {
+        State::Leased => format!(
+            "Worker {} holds its lease under token {} until {}.",
+            record.worker.as_deref().unwrap_or("unknown"),
+            record.token.unwrap_or_default(),
+            record.expires_at.map(at).unwrap_or_default()
+        ),
+        State::Retrying => match record.retry_at {
+            Some(when) => format!(
+                "Attempt {} of {} failed: {}. It will be tried again after {}.",
+                record.attempt,
+                pipeline.max_attempts,
+                error(),
+                at(when)
+            ),
+            None => format!(
+                "Attempt {} of {} was not heard of in time; the next claim takes it over.",
+                record.attempt, pipeline.max_attempts
+            ),
+        },
+        State::Skipped => format!(
+            "It was skipped: {}.",
+            record.skipped.as_deref().unwrap_or_default()
+        ),
+        State::Queued => format!(
+            "Approved plan {} will run it when a worker claims it and a permit is free.",
+            record.owner_plan.unwrap_or_default()
+        ),
+        State::Failed => format!(
+            "Attempt {} was the last one and failed: {}. A new plan can run it again.",
+            record.attempt,
+            error()
+        ),
+        State::Refused => format!(
+            "What attempt {} produced was refused: {}. A new plan can run it again.",
+            record.attempt,
+            error()
+        ),
+        State::Done => format!(
+            "Token {} published it at {}.",
+            record.slice_token.unwrap_or_default(),
+            record.published_at.map(at).unwrap_or_default()
+        ),
+        State::Eligible if pipeline.paused => {
+            "It may start by itself once the pipeline is resumed.".to_owned()
+        }
+        State::Eligible => "It may start by itself: no worker has claimed it yet.".to_owned(),
+        State::Missed => {
+            "It is due and did not run, and the catchup rule does not let it start by itself. An approved plan \
+             can run it."
+                .to_owned()
+        }
+        State::Future => format!(
+            "It is due when its end and the delay of the pipeline are past, after {}.",
+            at(Instant(seen.window.end.0.saturating_add(pipeline.delay.approximate_micros())))
+        ),
+    }
+}
+
+const SKIP: &str = "INSERT INTO backfill.mark_data (pipeline_id, window_start, mark, reason, marked_by)
+    SELECT $1, w, 'skipped', $3, $4 FROM pg_catalog.unnest($2) w ON CONFLICT DO NOTHING";
+
+#[pg_extern(sql = false)]
+fn window_skip(
+    pipeline: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    reason: Option<String>,
+) -> i64 {
+    answer(skip(pipeline, since, until, reason))
+}
+
+fn skip(
+    pipeline: Option<String>,
+    since: Option<String>,
+    until: Option<String>,
+    reason: Option<String>,
+) -> Result<i64> {
+    session::require_writable()?;
+    let reason = require_reason(reason)?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
+    let bounds = pipeline.bounds(since.as_deref(), until.as_deref(), datum::clock())?;
+    let starts: Vec<Instant> = pipeline
+        .grid
+        .windows(bounds.positions)
+        .map(|windows| windows.map(|window| window.start).collect())
+        .unwrap_or_default();
+    let caller = role::name(role::caller());
+    Ok(role::as_ledger(|| {
+        lock::exclusive(Key::Gate { pipeline: pipeline.id });
+        let args = [pipeline.id.into(), starts.into(), reason.as_str().into(), caller.as_str().into()];
+        spi::run_bulk(SKIP, &args) as i64
+    }))
+}

@@ -1,0 +1,205 @@
+//! The state of a window: derived, never stored.
+//!
+//! ```text
+//!                         ┌──────────── skipped (a person decided) ◀── from every state
+//!   future ─▶ eligible ─▶ leased ─▶ done ─▶ (planned again) queued
+//!      │         ▲          │ ▲
+//!      │         │          ▼ │ permit
+//!      │       (live)    retrying ─▶ failed        refused (what was produced was not accepted)
+//!      ▼                      attempts used up
+//!   missed ─▶ queued (in an approved plan) ─▶ leased
+//! ```
+//!
+//! A window shows the first state in the order of [`State`] whose condition holds.
+
+use std::fmt;
+
+/// What a window shows, in order of precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// A worker holds its lease.
+    Leased,
+    /// It will be tried again by itself: its attempt failed, or its lease expired.
+    Retrying,
+    /// A person decided that it does not run.
+    Skipped,
+    /// An approved plan will run it.
+    Queued,
+    /// Its attempts are used up.
+    Failed,
+    /// What was produced for it was refused.
+    Refused,
+    /// Its slice is published.
+    Done,
+    /// It may start by itself.
+    Eligible,
+    /// It is due, never started, and needs a plan.
+    Missed,
+    /// It is not due yet.
+    Future,
+}
+
+impl State {
+    pub const ALL: [State; 10] = [
+        State::Leased,
+        State::Retrying,
+        State::Skipped,
+        State::Queued,
+        State::Failed,
+        State::Refused,
+        State::Done,
+        State::Eligible,
+        State::Missed,
+        State::Future,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Leased => "leased",
+            Self::Retrying => "retrying",
+            Self::Skipped => "skipped",
+            Self::Queued => "queued",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Done => "done",
+            Self::Eligible => "eligible",
+            Self::Missed => "missed",
+            Self::Future => "future",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a run stands; a run of a cancelled plan, a skipped window or a dropped pipeline is `Revoked`, whether or
+/// not the ledger says so already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Open,
+    /// Open, past its expiry, and not taken over yet.
+    Overdue,
+    Done,
+    Failed,
+    Refused,
+    Released,
+    Expired,
+    Revoked,
+}
+
+/// What is known of a window.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Facts {
+    /// How its newest run stands, if it ever had one.
+    pub newest: Option<Outcome>,
+    /// A claim will come back to it by itself.
+    pub requeued: bool,
+    /// An overdue run has attempts left.
+    pub attempts_left: bool,
+    pub skipped: bool,
+    /// An approved plan owns it.
+    pub owned: bool,
+    /// It has a published slice.
+    pub has_slice: bool,
+    /// The catchup rule admits it.
+    pub admitted: bool,
+    pub due: bool,
+}
+
+impl Facts {
+    /// The one state that the window shows.
+    pub fn state(self) -> State {
+        use Outcome::{Expired, Failed, Open, Overdue, Refused, Released};
+        let newest = self.newest;
+        // Before it is handed out again, a released window is as if it had not been claimed.
+        let comes_back = self.requeued && newest != Some(Released);
+        if self.skipped {
+            return State::Skipped;
+        }
+        match newest {
+            Some(Open) => State::Leased,
+            Some(Overdue) if self.attempts_left => State::Retrying,
+            Some(Failed | Expired) if comes_back => State::Retrying,
+            _ if self.owned => State::Queued,
+            Some(Failed | Expired | Overdue) => State::Failed,
+            Some(Refused) => State::Refused,
+            _ if self.has_slice => State::Done,
+            _ if !self.due => State::Future,
+            None if self.admitted => State::Eligible,
+            Some(_) if self.requeued => State::Eligible,
+            _ => State::Missed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due() -> Facts {
+        Facts { due: true, ..Facts::default() }
+    }
+
+    #[test]
+    fn a_window_without_history() {
+        assert_eq!(Facts::default().state(), State::Future);
+        assert_eq!(due().state(), State::Missed);
+        assert_eq!(Facts { admitted: true, ..due() }.state(), State::Eligible);
+        assert_eq!(Facts { admitted: true, owned: true, ..due() }.state(), State::Queued);
+        assert_eq!(Facts { has_slice: true, ..due() }.state(), State::Done);
+    }
+
+    #[test]
+    fn the_newest_run_decides() {
+        let with = |newest, requeued| Facts { newest: Some(newest), requeued, ..due() }.state();
+        assert_eq!(with(Outcome::Open, false), State::Leased);
+        assert_eq!(with(Outcome::Failed, true), State::Retrying);
+        assert_eq!(with(Outcome::Failed, false), State::Failed);
+        assert_eq!(with(Outcome::Refused, false), State::Refused);
+        assert_eq!(with(Outcome::Released, true), State::Eligible);
+        assert_eq!(with(Outcome::Revoked, false), State::Missed);
+        assert_eq!(with(Outcome::Expired, true), State::Retrying);
+        assert_eq!(with(Outcome::Overdue, false), State::Failed);
+    }
+
+    #[test]
+    fn a_skip_hides_everything() {
+        let skipped = Facts { skipped: true, newest: Some(Outcome::Open), ..due() };
+        assert_eq!(skipped.state(), State::Skipped);
+    }
+
+    /// No due window is lost: whatever is known of it, it shows a state other than "future".
+    #[test]
+    fn every_due_window_has_a_state() {
+        let outcomes = [
+            None,
+            Some(Outcome::Open),
+            Some(Outcome::Overdue),
+            Some(Outcome::Done),
+            Some(Outcome::Failed),
+            Some(Outcome::Refused),
+            Some(Outcome::Released),
+            Some(Outcome::Expired),
+            Some(Outcome::Revoked),
+        ];
+        for newest in outcomes {
+            for bits in 0..64 {
+                let bit = |n: u32| bits >> n & 1 == 1;
+                let facts = Facts {
+                    newest,
+                    requeued: bit(0),
+                    attempts_left: bit(1),
+                    skipped: bit(2),
+                    owned: bit(3),
+                    has_slice: bit(4),
+                    admitted: bit(5),
+                    due: true,
+                };
+                assert_ne!(facts.state(), State::Future, "{facts:?}");
+            }
+        }
+    }
+}

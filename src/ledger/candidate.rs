@@ -1,0 +1,342 @@
+//! The next windows of a source, in its order.
+
+use crate::domain::calendar::Window;
+use crate::domain::zone::Instant;
+use crate::ledger::claim::{Source, hold_window, window_key};
+use crate::ledger::permit::Holder;
+use crate::ledger::{requeue, sweep, takeover};
+use crate::postgres::{datum, lock, spi};
+
+/// A window that may be handed out and whose mutex is held.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    pub window_start: Instant,
+    pub window_end: Instant,
+    /// The newest turn that the window has had; 0 if none.
+    pub turn: i32,
+    pub attempt: i32,
+    pub seq: i64,
+    pub run_kind: &'static str,
+    /// Whether a row of the queue names it.
+    pub queued: bool,
+}
+
+/// A window of a source's order, as it was read.
+struct Offer {
+    candidate: Candidate,
+    /// The turn after which the queue's row counts.
+    after_turn: Option<i32>,
+    /// The open run of the window, if there is one.
+    holder: Option<Holder>,
+    closed: bool,
+}
+
+macro_rules! newest_run {
+    ($of:literal) => {
+        concat!(
+            " LEFT JOIN LATERAL (
+                SELECT n.turn, CASE WHEN n.ended_at IS NULL THEN n.token END AS token, n.plan_id, n.expires_at
+                FROM backfill.run_data n
+                WHERE n.pipeline_id = $1 AND n.window_start = ", $of, ".window_start
+                ORDER BY n.turn DESC LIMIT 1
+            ) r ON true
+            LEFT JOIN backfill.heartbeat_data h ON h.token = r.token "
+        )
+    };
+}
+
+macro_rules! offer {
+    ($of:literal, $attempt:literal, $after_turn:literal) => {
+        concat!(
+            $of, ".seq, ", $of, ".window_start, ", $of, ".window_end, ", $attempt, ", ", $after_turn,
+            ", COALESCE(r.turn, 0), r.token, r.plan_id,
+             COALESCE(COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp(), false),
+             EXISTS (SELECT FROM backfill.mark_data m
+                     WHERE m.pipeline_id = $1 AND m.window_start = ", $of, ".window_start AND m.mark = 'skipped')"
+        )
+    };
+}
+
+macro_rules! queued {
+    ($rank:literal) => {
+        concat!(
+            "SELECT ", offer!("q", "q.attempt", "q.after_turn"),
+            " OR ($2 = 0 AND EXISTS (SELECT FROM backfill.owned_data o
+                  WHERE o.pipeline_id = $1 AND o.window_start = q.window_start))
+             FROM (
+                SELECT * FROM backfill.requeue_data q
+                WHERE q.pipeline_id = $1 AND q.plan_id = $2 AND q.rank = ", $rank, "
+                  AND q.due_at <= pg_catalog.clock_timestamp()
+                  AND ($4 IS NULL OR q.window_start = $4)
+                ORDER BY q.due_at, q.seq LIMIT $3
+             ) q", newest_run!("q")
+        )
+    };
+}
+const KEEPING_PLACE: &str = queued!("0");
+const RETRIES: &str = queued!("1");
+
+const HIGHEST_SEQ: &str = "SELECT seq FROM backfill.run_data WHERE plan_id = $1 AND plan_id > 0
+    ORDER BY seq DESC LIMIT 1";
+
+const UNTRIED: &str = concat!(
+    "SELECT ",
+    offer!("w", "1", "NULL::pg_catalog.int4"),
+    " FROM (
+        SELECT * FROM backfill.plan_window_data w WHERE w.plan_id = $2 AND w.seq > $4 ORDER BY w.seq LIMIT $3
+     ) w",
+    newest_run!("w")
+);
+
+const UNTRIED_NAMED: &str = concat!(
+    "SELECT ",
+    offer!("w", "1", "NULL::pg_catalog.int4"),
+    " FROM (
+        SELECT * FROM backfill.plan_window_data w
+        WHERE w.pipeline_id = $1 AND w.plan_id = $2 AND w.window_start = $4 LIMIT $3
+     ) w",
+    newest_run!("w"),
+    "WHERE NOT EXISTS (SELECT FROM backfill.run_data own
+        WHERE own.pipeline_id = $1 AND own.window_start = w.window_start AND own.plan_id = $2)"
+);
+
+const NEWEST_START: &str = "SELECT window_start FROM backfill.run_data WHERE pipeline_id = $1
+    ORDER BY window_start DESC LIMIT 1";
+
+const LIVE_STARTED: &str = "SELECT w.place - 1
+    FROM pg_catalog.unnest($2) WITH ORDINALITY w (window_start, place)
+    WHERE NOT EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = $1 AND r.window_start = w.window_start)
+      AND NOT EXISTS (SELECT FROM backfill.mark_data m
+                      WHERE m.pipeline_id = $1 AND m.window_start = w.window_start AND m.mark = 'skipped')
+      AND NOT EXISTS (SELECT FROM backfill.owned_data o
+                      WHERE o.pipeline_id = $1 AND o.window_start = w.window_start)
+    ORDER BY w.place LIMIT $3";
+
+/// Rows beyond what is wanted that a statement reads, because other claims may hold the first ones.
+const SPARE: usize = 16;
+/// Live windows looked at in one statement.
+const CHUNK: usize = 256;
+
+/// Up to `want` windows of the source whose mutexes were free, in its order; only `only`, if it is given.
+pub fn pick(source: &Source, only: Option<Window>, want: usize) -> Vec<Candidate> {
+    let mut picked = Picked { source, want, windows: vec![] };
+    picked.queued(KEEPING_PLACE, only);
+    match (source.plan_id, only) {
+        (0, only) => picked.live(only),
+        (_, None) => picked.plan(),
+        (_, Some(only)) => picked.plan_window(only),
+    }
+    picked.queued(RETRIES, only);
+    if picked.windows.is_empty() && only.is_none() && source.plan_id > 0 && source.swept {
+        sweep::drain(source);
+    }
+    picked.windows
+}
+
+struct Picked<'s> {
+    source: &'s Source,
+    want: usize,
+    windows: Vec<Candidate>,
+}
+
+impl Picked<'_> {
+    fn missing(&self) -> usize {
+        self.want - self.windows.len()
+    }
+
+    fn limit(&self) -> i64 {
+        (self.missing() + SPARE) as i64
+    }
+
+    /// Windows that the queue names: all of them that are due, until enough are found.
+    fn queued(&mut self, sql: &'static str, only: Option<Window>) {
+        while self.missing() > 0 {
+            let limit = self.limit();
+            let args = [
+                self.source.pipeline.id.into(),
+                self.source.plan_id.into(),
+                limit.into(),
+                only.map(|w| w.start).into(),
+            ];
+            let offers = spi::query(sql, &args, |row| self.offer(row, true));
+            let read = offers.len() as i64;
+            let (overtaken, offers): (Vec<Offer>, Vec<Offer>) = offers
+                .into_iter()
+                .partition(|offer| offer.after_turn != Some(offer.candidate.turn));
+            let removed = overtaken.len();
+            requeue::remove(
+                self.source.pipeline.id,
+                self.source.plan_id,
+                overtaken.into_iter().map(|offer| offer.candidate.window_start).collect(),
+            );
+            self.accept(offers);
+            // Only removed rows make room for rows that were not read yet.
+            if read < limit || removed == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The windows of the plan's list behind the highest place that any claim has reached.
+    fn plan(&mut self) {
+        if self.source.swept {
+            return;
+        }
+        let mut after: i64 =
+            spi::first(HIGHEST_SEQ, &[self.source.plan_id.into()], |row| row.at(1)).unwrap_or(0);
+        while self.missing() > 0 {
+            let limit = self.limit();
+            let args = [
+                self.source.pipeline.id.into(),
+                self.source.plan_id.into(),
+                limit.into(),
+                after.into(),
+            ];
+            let offers = spi::query(UNTRIED, &args, |row| self.offer(row, false));
+            let at_end = (offers.len() as i64) < limit;
+            after = offers.last().map_or(after, |offer| offer.candidate.seq);
+            self.accept(offers);
+            if at_end {
+                break;
+            }
+        }
+        if self.missing() > 0 && sweep::sweep(self.source) {
+            self.queued(KEEPING_PLACE, None);
+        }
+    }
+
+    fn plan_window(&mut self, only: Window) {
+        let args = [
+            self.source.pipeline.id.into(),
+            self.source.plan_id.into(),
+            1_i64.into(),
+            only.start.into(),
+        ];
+        let offers = spi::query(UNTRIED_NAMED, &args, |row| self.offer(row, false));
+        self.accept(offers);
+    }
+
+    /// Live windows that never started and that the catchup rule admits, oldest first.
+    fn live(&mut self, only: Option<Window>) {
+        let pipeline = &self.source.pipeline;
+        let newest: Option<Instant> =
+            spi::first(NEWEST_START, &[pipeline.id.into()], |row| row.at(1));
+        let admission = pipeline.admission(datum::clock(), newest);
+        let started = newest.map_or(-1, |start| pipeline.position_of(start));
+        // Behind the newest start nothing has run: begin there, so that a long backlog costs no more than a
+        // short one, and look at what lies before it only if that is not enough.
+        let behind = |range: &std::ops::Range<i64>| range.start.max(started + 1)..range.end;
+        let before = |range: &std::ops::Range<i64>| range.start..range.end.min(started + 1);
+        let (catchup, backlog) = (&admission.catchup, &admission.backlog);
+        for (range, run_kind) in [
+            (behind(catchup), "catchup"),
+            (behind(backlog), "scheduled"),
+            (before(catchup), "catchup"),
+            (before(backlog), "scheduled"),
+        ] {
+            match only {
+                Some(window) if range.contains(&window.position) => {
+                    self.live_windows(&[window], run_kind);
+                }
+                Some(_) => {}
+                None => self.live_range(range, run_kind),
+            }
+        }
+    }
+
+    fn live_range(&mut self, range: std::ops::Range<i64>, run_kind: &'static str) {
+        let Ok(mut windows) = self.source.pipeline.grid.windows(range) else { return };
+        while self.missing() > 0 {
+            let chunk: Vec<Window> = windows.by_ref().take(CHUNK).collect();
+            if chunk.is_empty() {
+                return;
+            }
+            self.live_windows(&chunk, run_kind);
+        }
+    }
+
+    fn live_windows(&mut self, windows: &[Window], run_kind: &'static str) {
+        let starts: Vec<Instant> = windows.iter().map(|w| w.start).collect();
+        let args = [self.source.pipeline.id.into(), starts.into(), self.limit().into()];
+        let free = spi::query(LIVE_STARTED, &args, |row| row.at::<i64>(1) as usize);
+        let offers = free
+            .into_iter()
+            .map(|place| {
+                let window = &windows[place];
+                Offer {
+                    candidate: Candidate {
+                        window_start: window.start,
+                        window_end: window.end,
+                        turn: 0,
+                        attempt: 1,
+                        seq: window.position,
+                        run_kind,
+                        queued: false,
+                    },
+                    after_turn: None,
+                    holder: None,
+                    closed: false,
+                }
+            })
+            .collect();
+        self.accept(offers);
+    }
+
+    fn offer(&self, row: &spi::Row, queued: bool) -> Offer {
+        let source = self.source;
+        let window_start: Instant = row.at(2);
+        let seq: i64 = row.at(1);
+        Offer {
+            candidate: Candidate {
+                seq,
+                window_start,
+                window_end: row.at(3),
+                attempt: row.at(4),
+                turn: row.at(6),
+                run_kind: if source.plan_id > 0 {
+                    "backfill"
+                } else if seq > source.pipeline.newest_due(source.pipeline.active_since) {
+                    "scheduled"
+                } else {
+                    "catchup"
+                },
+                queued,
+            },
+            after_turn: row.get(5),
+            holder: row.get::<i64>(7).map(|token| Holder {
+                token,
+                pipeline_id: source.pipeline.id,
+                plan_id: row.at(8),
+                window_start,
+                expired: row.at(9),
+            }),
+            closed: row.at(10),
+        }
+    }
+
+    /// Takes those offers that can be had. A window whose lease is dead is taken over.
+    fn accept(&mut self, offers: Vec<Offer>) {
+        for offer in offers {
+            if self.missing() == 0 {
+                return;
+            }
+            let start = offer.candidate.window_start;
+            if offer.closed || self.windows.iter().any(|w| w.window_start == start) {
+                continue;
+            }
+            let pipeline_id = self.source.pipeline.id;
+            if !hold_window(pipeline_id, start) {
+                continue;
+            }
+            let free = match &offer.holder {
+                None => true,
+                Some(holder) => holder.is_dead() && takeover::take_over(holder),
+            };
+            if free {
+                self.windows.push(offer.candidate);
+            } else {
+                lock::release(window_key(pipeline_id, start));
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The ledger: its rows as Rust values, and the rules that more than one call needs.
+
+pub mod candidate;
+pub mod claim;
+pub mod epoch;
+pub mod permit;
+pub mod pipeline;
+pub mod plan;
+pub mod pool;
+pub mod requeue;
+pub mod rights;
+pub mod run;
+pub mod slice;
+pub mod stage;
+pub mod sweep;
+pub mod takeover;
+pub mod version;
+pub mod window;

@@ -1,0 +1,176 @@
+//! One pipeline as the ledger holds it.
+
+use crate::domain::cadence::Cadence;
+use crate::domain::calendar::Grid;
+use crate::domain::catchup::{Admission, Standing};
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result};
+use crate::ledger::rights::{self, Level};
+use crate::postgres::datum::{self, Span};
+use crate::postgres::role;
+use crate::postgres::spi::{self, Row};
+use crate::postgres::zone::PgZone;
+use pgrx::pg_sys;
+
+/// A pipeline that was not dropped, or the one that a lease or a plan belongs to.
+#[derive(Debug, Clone)]
+pub struct Pipeline {
+    pub id: i64,
+    pub name: String,
+    pub owner: String,
+    pub grid: Grid<PgZone>,
+    pub time_zone: String,
+    pub target: Option<pg_sys::Oid>,
+    pub slice_column: Option<String>,
+    pub slice_type: Option<pg_sys::Oid>,
+    pub query: Option<String>,
+    pub query_path: Option<String>,
+    pub code_version: Option<String>,
+    pub backlog: i32,
+    pub catchup: i32,
+    pub delay: Span,
+    pub active_since: Instant,
+    pub paused: bool,
+    pub pool_id: i32,
+    pub max_active: i32,
+    pub lease_for: Span,
+    pub max_attempts: i32,
+    pub retry_delay: Span,
+    pub source_retention: Option<Span>,
+    pub expected_duration: Option<Span>,
+    pub cost_per_hour: Option<f64>,
+    pub max_shrink: f32,
+    pub dropped: bool,
+}
+
+/// The columns of [`Pipeline`], in the order that [`Pipeline::decode`] reads them; `p` is the table.
+macro_rules! pipeline_columns {
+    () => {
+        "p.pipeline_id, p.name, p.owner, p.cadence, p.start_local, p.start_at, p.time_zone, p.target, \
+         p.slice_column::pg_catalog.text, p.slice_type::pg_catalog.oid, p.query, p.query_path, \
+         p.code_version, p.backlog, p.catchup, p.delay, p.active_since, \
+         p.paused_at IS NOT NULL, p.pool_id, p.max_active, p.lease_for, p.max_attempts, p.retry_delay, \
+         p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
+         p.dropped_at IS NOT NULL"
+    };
+}
+/// How many columns that is.
+pub const COLUMNS: i32 = 28;
+pub(crate) use pipeline_columns;
+
+const BY_NAME: &str = concat!(
+    "SELECT ",
+    pipeline_columns!(),
+    " FROM backfill.pipeline_data p WHERE p.name = $1 AND p.dropped_at IS NULL"
+);
+const BY_ID: &str = concat!(
+    "SELECT ",
+    pipeline_columns!(),
+    " FROM backfill.pipeline_data p WHERE p.pipeline_id = $1"
+);
+
+impl Pipeline {
+    /// Reads the columns of `pipeline_columns!()` from column 1 on.
+    pub fn decode(row: &Row) -> Self {
+        let time_zone: String = row.at(7);
+        let cadence: Span = row.at(4);
+        Self {
+            id: row.at(1),
+            name: row.at(2),
+            owner: row.at(3),
+            grid: Grid {
+                cadence: Cadence::from_parts(cadence.months, cadence.days, cadence.micros)
+                    .expect("the ledger holds valid cadences"),
+                anchor_local: datum::local(row.at(5)),
+                anchor: row.at(6),
+                zone: PgZone::new(&time_zone).expect("the ledger holds known zones"),
+            },
+            time_zone,
+            target: row.get(8),
+            slice_column: row.get(9),
+            slice_type: row.get(10),
+            query: row.get(11),
+            query_path: row.get(12),
+            code_version: row.get(13),
+            backlog: row.at(14),
+            catchup: row.at(15),
+            delay: row.at(16),
+            active_since: row.at(17),
+            paused: row.at(18),
+            pool_id: row.at(19),
+            max_active: row.at(20),
+            lease_for: row.at(21),
+            max_attempts: row.at(22),
+            retry_delay: row.at(23),
+            source_retention: row.get(24),
+            expected_duration: row.get(25),
+            cost_per_hour: row.get(26),
+            max_shrink: row.at(27),
+            dropped: row.at(28),
+        }
+    }
+
+    /// The pipeline of that name, or 42704.
+    pub fn named(name: &str) -> Result<Self> {
+        Self::find(name).ok_or_else(|| {
+            Error::new(Code::Undefined, format!("pipeline \"{name}\" does not exist"))
+                .detail("No pipeline of this name is defined in this database.")
+                .hint("SELECT pipeline FROM backfill.pipelines lists those that you may read; pipeline_define() makes one.")
+        })
+    }
+
+    /// The pipeline of that name, if there is one.
+    pub fn find(name: &str) -> Option<Self> {
+        role::as_ledger(|| spi::first(BY_NAME, &[name.into()], Self::decode))
+    }
+
+    /// The pipeline of that name, if the caller holds `level` on it (42704, 42501).
+    pub fn for_caller(name: &str, level: Level) -> Result<Self> {
+        let pipeline = Self::named(name)?;
+        rights::require(&pipeline, level)?;
+        Ok(pipeline)
+    }
+
+    /// The pipeline with that number, dropped or not.
+    pub fn by_id(id: i64) -> Self {
+        role::as_ledger(|| spi::first(BY_ID, &[id.into()], Self::decode))
+            .expect("the ledger never forgets a pipeline")
+    }
+}
+
+/// What the ledger holds lies on the pipeline's grid and within its years.
+const ON_GRID: &str = "windows of the ledger are on the grid";
+
+impl Pipeline {
+    /// The key of the window that starts at a boundary of the grid.
+    pub fn key_of(&self, window_start: Instant) -> String {
+        self.grid.window_key(self.position_of(window_start)).expect(ON_GRID)
+    }
+
+    /// The position of the window that starts at a boundary of the grid.
+    pub fn position_of(&self, window_start: Instant) -> i64 {
+        self.grid.window_of(window_start).expect(ON_GRID).position
+    }
+
+    /// The clock as the rule "due when end + delay is past" reads it. Days of the delay count 24 hours.
+    pub fn due_clock(&self, now: Instant) -> Instant {
+        Instant(now.0.saturating_sub(self.delay.approximate_micros()))
+    }
+
+    /// The newest due position; before the first one while no window is due.
+    pub fn newest_due(&self, now: Instant) -> i64 {
+        self.grid.newest_due(self.due_clock(now)).map_or(-1, |window| window.position)
+    }
+
+    /// Which windows may start by themselves, now. `highest_started` is the start of the newest window that
+    /// has any run.
+    pub fn admission(&self, now: Instant, highest_started: Option<Instant>) -> Admission {
+        let started = highest_started.map_or(-1, |start| self.position_of(start));
+        Standing {
+            first: 0,
+            newest_due: self.newest_due(now).max(started),
+            first_since_active: self.newest_due(self.active_since) + 1,
+        }
+        .admits(self.backlog, self.catchup)
+    }
+}

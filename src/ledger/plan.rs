@@ -1,0 +1,428 @@
+//! A plan: what was asked, which windows that selects, and what the ledger stores of it.
+//!
+//! ```text
+//!            approve(count)             every window ended
+//!   draft ─────────────────▶ approved ───────────────────▶ (shown as completed or partial)
+//!     │                         │
+//!     └──────── cancel ─────────┴────────▶ cancelled
+//! ```
+//!
+//! A draft stores positions, states and slice tokens; approval selects again by the same request and the same
+//! clock (`as_of`) and refuses if anything moved. Only then are there rows, and the plan owns its windows.
+
+use crate::domain::calendar::Window;
+use crate::domain::lifecycle::State;
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result};
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::window::{self, Bounds, Seen};
+use crate::postgres::{role, spi};
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+/// What somebody asked for; the arguments of `backfill_plan` after their defaults.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub since: Option<String>,
+    pub until: Option<String>,
+    pub reason: String,
+    pub mode: Mode,
+    pub keys: Option<Vec<String>>,
+    pub newest_first: bool,
+    pub concurrency: Option<i32>,
+    pub pool: String,
+    pub priority: i32,
+    pub code_version: Option<String>,
+    pub effects: bool,
+    pub params: Option<Value>,
+    pub override_retention: Option<String>,
+    pub allow_shrink: Option<String>,
+    pub expect: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Every due window of the range.
+    All,
+    /// Those without a slice.
+    Missing,
+}
+
+/// Values that the contract names and that a later release builds.
+const NOT_BUILT: [(&str, &str); 6] = [
+    ("mode", "failed, stale and outdated"),
+    ("ordering", "sequential"),
+    ("publish", "together"),
+    ("on_failure", "stop"),
+    ("canary", "any number"),
+    ("query", "any query"),
+];
+
+fn unsupported(argument: &str, given: &Value) -> Error {
+    let later = NOT_BUILT.iter().find(|(name, _)| *name == argument).map_or("this value", |(_, v)| v);
+    Error::new(Code::Unsupported, format!("{argument} => {given} is not supported yet"))
+        .detail(format!("This release does not build {argument}: {later}."))
+        .hint(format!("Leave {argument} at its default."))
+}
+
+fn text<'v>(object: &'v Map<String, Value>, name: &str) -> Option<&'v str> {
+    object.get(name).and_then(Value::as_str)
+}
+
+fn one_of(object: &Map<String, Value>, name: &str, known: &[&str], built: &[&str]) -> Result<String> {
+    let given = text(object, name).unwrap_or(built[0]);
+    if built.contains(&given) {
+        return Ok(given.to_owned());
+    }
+    if known.contains(&given) {
+        return Err(unsupported(name, &Value::from(given)));
+    }
+    Err(Error::new(Code::InvalidParameter, format!("{name} \"{given}\" is unknown"))
+        .detail(format!("{name} is one of {}.", known.join(", ")))
+        .hint(format!("Leave {name} at its default, '{}'.", built[0])))
+}
+
+impl Request {
+    /// Reads the arguments of `backfill_plan`, or what a plan stored of them.
+    pub fn read(object: &Map<String, Value>) -> Result<Self> {
+        for (name, default) in [("canary", Value::Null), ("query", Value::Null), ("cascade", Value::Bool(false))] {
+            if let Some(given) = object.get(name).filter(|v| !v.is_null() && **v != default) {
+                return Err(unsupported(name, given));
+            }
+        }
+        one_of(object, "publish", &["each", "together"], &["each"])?;
+        one_of(object, "on_failure", &["continue", "stop"], &["continue"])?;
+        let mode = one_of(
+            object,
+            "mode",
+            &["all", "missing", "failed", "stale", "outdated"],
+            &["all", "missing"],
+        )?;
+        let ordering = one_of(
+            object,
+            "ordering",
+            &["oldest_first", "newest_first", "sequential"],
+            &["oldest_first", "newest_first"],
+        )?;
+        let blank = |name: &str| -> Result<Option<String>> {
+            match text(object, name) {
+                Some(given) if given.trim().is_empty() => {
+                    Err(Error::new(Code::InvalidParameter, format!("{name} is blank"))
+                        .detail("It gives the reason for what the plan may do, and is kept.")
+                        .hint(format!("Leave {name} out, or say why.")))
+                }
+                given => Ok(given.map(str::to_owned)),
+            }
+        };
+        let concurrency = object.get("concurrency").and_then(Value::as_i64);
+        if let Some(n) = concurrency.filter(|n| !(1..=10_000).contains(n)) {
+            return Err(Error::new(Code::InvalidParameter, format!("concurrency {n} is out of range"))
+                .detail("concurrency must be between 1 and 10000.")
+                .hint("Leave it out to use every slot of the pool."));
+        }
+        let keys = match object.get("keys") {
+            Some(Value::Array(keys)) => {
+                Some(keys.iter().filter_map(|k| k.as_str().map(str::to_owned)).collect())
+            }
+            _ => None,
+        };
+        Ok(Self {
+            since: text(object, "since").map(str::to_owned),
+            until: text(object, "until").map(str::to_owned),
+            reason: window::require_reason(text(object, "reason").map(str::to_owned))?,
+            mode: if mode == "missing" { Mode::Missing } else { Mode::All },
+            keys,
+            newest_first: ordering == "newest_first",
+            concurrency: concurrency.map(|n| n as i32),
+            pool: text(object, "pool").unwrap_or("backfill").to_owned(),
+            priority: object.get("priority").and_then(Value::as_i64).unwrap_or(0) as i32,
+            code_version: text(object, "code_version").map(str::to_owned),
+            effects: object.get("effects").and_then(Value::as_bool).unwrap_or(false),
+            params: object.get("params").filter(|v| !v.is_null()).cloned(),
+            override_retention: blank("override_retention")?,
+            allow_shrink: blank("allow_shrink")?,
+            expect: object.get("expect").and_then(Value::as_i64),
+        })
+    }
+
+    pub fn ordering(&self) -> &'static str {
+        if self.newest_first { "newest_first" } else { "oldest_first" }
+    }
+}
+
+/// Neighbouring windows that are not in the plan, for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declined {
+    pub start: Instant,
+    pub end: Instant,
+    pub windows: i64,
+    pub reason: String,
+}
+
+/// The windows that a request selects, ascending, and why the others are left out.
+#[derive(Debug)]
+pub struct Selection {
+    pub bounds: Bounds,
+    pub members: Vec<Seen>,
+    pub declined: Vec<Declined>,
+}
+
+/// Selects by the clock `as_of`. `own` is the plan that is being approved.
+pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<Selection> {
+    let wanted: Option<HashSet<i64>> = match &request.keys {
+        Some(keys) => {
+            let mut positions = HashSet::new();
+            for key in keys {
+                positions.insert(pipeline.window_named(key)?.position);
+            }
+            Some(positions)
+        }
+        None => None,
+    };
+    let bounds = match &wanted {
+        Some(wanted) if request.since.is_none() && request.until.is_none() => {
+            let first = wanted.iter().copied().min().unwrap_or(0);
+            let end = wanted.iter().copied().max().map_or(first, |last| last + 1);
+            let boundary = |k| pipeline.grid.boundary(k).expect("keys name windows of the grid");
+            Bounds { positions: first..end, since: boundary(first), until: boundary(end) }
+        }
+        _ => pipeline.bounds(request.since.as_deref(), request.until.as_deref(), as_of)?,
+    };
+    let seen = window::look(window::Reading::Deciding, pipeline, bounds.positions.clone(), as_of)?;
+    let oldest_source = pipeline
+        .source_retention
+        .filter(|_| request.override_retention.is_none())
+        .map(|retention| Instant(as_of.0.saturating_sub(retention.approximate_micros())));
+    let mut members = Vec::new();
+    let mut declined: Vec<Declined> = Vec::new();
+    for seen in seen {
+        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&seen.window.position)) {
+            continue;
+        }
+        match reason_to_decline(&seen, request, pipeline.newest_due(as_of), oldest_source) {
+            None => members.push(seen),
+            Some(reason) => decline(&mut declined, &seen.window, reason),
+        }
+    }
+    Ok(Selection { bounds, members, declined })
+}
+
+fn reason_to_decline(
+    seen: &Seen,
+    request: &Request,
+    newest_due: i64,
+    oldest_source: Option<Instant>,
+) -> Option<String> {
+    let has_slice = seen.record.slice_token.is_some();
+    match seen.state {
+        State::Skipped => Some("skipped".to_owned()),
+        _ if seen.record.owner_plan.is_some() => {
+            seen.record.owner_plan.map(|plan| format!("owned by plan {plan}"))
+        }
+        State::Leased | State::Retrying => Some("in flight".to_owned()),
+        _ if seen.window.position > newest_due => Some("not due".to_owned()),
+        _ if request.mode == Mode::Missing && has_slice => Some("already done".to_owned()),
+        _ if oldest_source.is_some_and(|oldest| seen.window.start < oldest) => {
+            Some("beyond source retention".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn decline(declined: &mut Vec<Declined>, window: &Window, reason: String) {
+    match declined.last_mut() {
+        Some(last) if last.end == window.start && last.reason == reason => {
+            last.end = window.end;
+            last.windows += 1;
+        }
+        _ => declined.push(Declined { start: window.start, end: window.end, windows: 1, reason }),
+    }
+}
+
+/// What a draft keeps of its members to see whether they moved: positions as ranges, a letter for each
+/// state, and each slice's token (0 for none).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frozen {
+    pub ranges: Vec<i64>,
+    pub states: String,
+    pub tokens: Vec<i64>,
+}
+
+impl Frozen {
+    pub fn of(members: &[Seen]) -> Self {
+        let mut ranges: Vec<i64> = vec![];
+        for seen in members {
+            let position = seen.window.position;
+            match ranges.last_mut() {
+                Some(end) if *end == position => *end = position + 1,
+                _ => ranges.extend([position, position + 1]),
+            }
+        }
+        Self {
+            ranges,
+            states: members.iter().map(|seen| letter(seen.state)).collect(),
+            tokens: members.iter().map(|seen| seen.record.slice_token.unwrap_or(0)).collect(),
+        }
+    }
+
+    fn positions(&self) -> impl Iterator<Item = i64> + '_ {
+        self.ranges.chunks_exact(2).flat_map(|range| range[0]..range[1])
+    }
+
+    /// The first differences between this and what is selected now, in words.
+    pub fn differences(&self, now: &Self, key_of: impl Fn(i64) -> String) -> Vec<String> {
+        let index = |frozen: &Self| -> std::collections::BTreeMap<i64, (char, i64)> {
+            frozen
+                .positions()
+                .zip(frozen.states.chars().zip(frozen.tokens.iter().copied()))
+                .collect()
+        };
+        let (then, now) = (index(self), index(now));
+        let mut differences = vec![];
+        for (position, (state, token)) in &then {
+            match now.get(position) {
+                None => differences.push(format!("{} can no longer be planned", key_of(*position))),
+                Some(found) if found.1 != *token => differences.push(format!(
+                    "{} holds the slice of token {} instead of {token}",
+                    key_of(*position),
+                    found.1
+                )),
+                Some(found) if found.0 != *state => {
+                    differences.push(format!("{} changed its state", key_of(*position)));
+                }
+                Some(_) => {}
+            }
+        }
+        for position in now.keys().filter(|position| !then.contains_key(position)) {
+            differences.push(format!("{} would now be in the plan", key_of(*position)));
+        }
+        differences
+    }
+}
+
+/// "Eligible" and "missed" differ by the clock and by other windows' progress alone.
+fn letter(state: State) -> char {
+    match state {
+        State::Done => 'd',
+        State::Failed => 'f',
+        State::Refused => 'r',
+        _ => 'n',
+    }
+}
+
+/// A plan as it is stored.
+#[derive(Debug)]
+pub struct Plan {
+    pub id: i64,
+    pub pipeline_id: i64,
+    pub state: String,
+    pub request: Map<String, Value>,
+    pub concurrency: i32,
+    pub windows: i64,
+    pub range_start: Instant,
+    pub range_end: Instant,
+    pub code_version: Option<String>,
+    pub as_of: Instant,
+    pub estimate: Value,
+    pub pool: String,
+    pub ordering: String,
+    pub reason: String,
+    pub created_by: String,
+}
+
+macro_rules! plan_columns {
+    () => {
+        "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
+                pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by
+         FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
+         WHERE pl.plan_id = $1"
+    };
+}
+const LOAD: &str = plan_columns!();
+const LOCK: &str = concat!(plan_columns!(), " FOR UPDATE OF pl");
+
+impl Plan {
+    fn decode(row: &spi::Row) -> Self {
+        let request = match row.at::<pgrx::JsonB>(4).0 {
+            Value::Object(request) => request,
+            _ => Map::new(),
+        };
+        Self {
+            id: row.at(1),
+            pipeline_id: row.at(2),
+            state: row.at(3),
+            request,
+            concurrency: row.at(5),
+            windows: row.at(6),
+            range_start: row.at(7),
+            range_end: row.at(8),
+            code_version: row.get(9),
+            as_of: row.at(10),
+            estimate: row.at::<pgrx::JsonB>(11).0,
+            pool: row.at(12),
+            ordering: row.at(13),
+            reason: row.at(14),
+            created_by: row.at(15),
+        }
+    }
+
+    /// The plan with that number as the calling query sees it (42704).
+    pub fn read(id: i64) -> Result<Self> {
+        role::as_ledger(|| spi::read(LOAD, &[id.into()], Self::decode))
+            .into_iter()
+            .next()
+            .ok_or_else(|| missing(id))
+    }
+
+    /// The plan with that number, locked against other decisions about it. Waits for people only.
+    pub fn lock(id: i64) -> Result<Self> {
+        role::as_ledger(|| spi::first(LOCK, &[id.into()], Self::decode)).ok_or_else(|| missing(id))
+    }
+}
+
+fn missing(id: i64) -> Error {
+    Error::new(Code::Undefined, format!("plan {id} does not exist"))
+        .detail("No plan of this number was made in this database.")
+        .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists those that you may read.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::window::Record;
+
+    fn seen(position: i64, state: State, token: Option<i64>) -> Seen {
+        let window = Window { position, start: Instant(position), end: Instant(position + 1) };
+        Seen { window, state, record: Record { slice_token: token, ..Record::default() } }
+    }
+
+    #[test]
+    fn frozen_members_name_what_moved() {
+        let then = Frozen::of(&[
+            seen(1, State::Missed, None),
+            seen(2, State::Missed, None),
+            seen(4, State::Done, Some(7)),
+        ]);
+        assert_eq!(then.ranges, [1, 3, 4, 5]);
+        let same = Frozen::of(&[
+            seen(1, State::Eligible, None),
+            seen(2, State::Missed, None),
+            seen(4, State::Done, Some(7)),
+        ]);
+        assert_eq!(then, same);
+        let moved = Frozen::of(&[
+            seen(1, State::Missed, None),
+            seen(3, State::Missed, None),
+            seen(4, State::Done, Some(9)),
+        ]);
+        let differences = then.differences(&moved, |k| format!("w{k}"));
+        assert_eq!(
+            differences,
+            [
+                "w2 can no longer be planned",
+                "w4 holds the slice of token 9 instead of 7",
+                "w3 would now be in the plan"
+            ]
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! Who may do what with a pipeline.
+//!
+//! A pipeline has an owner role. A role that was granted a level may make the calls of that level and of
+//! those below it; whoever has the rights of the owner, and superusers, may make all.
+
+use crate::error::{Code, Error, Result};
+use crate::ledger::pipeline::Pipeline;
+use crate::postgres::role;
+use crate::postgres::spi;
+use pgrx::pg_sys;
+
+/// What a role may do with a pipeline; each level includes those above it in this list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// See the pipeline, its windows, plans and runs.
+    Read,
+    /// Claim windows and produce them.
+    Work,
+    /// Plan, approve, cancel, pause, resume, decide about windows.
+    Operate,
+    /// Change, drop and grant.
+    Owner,
+}
+
+impl Level {
+    /// The level that [`crate::api::grant`] and the tables call by this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "read" => Some(Self::Read),
+            "work" => Some(Self::Work),
+            "operate" => Some(Self::Operate),
+            _ => None,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Work => "work",
+            Self::Operate => "operate",
+            Self::Owner => "owner",
+        }
+    }
+}
+
+const GRANTS: &str =
+    "SELECT grantee, level FROM backfill.grant_data WHERE pipeline_id OPERATOR(pg_catalog.=) $1";
+
+/// Whether `who` holds `level` on the pipeline.
+pub fn has(who: pg_sys::Oid, pipeline_id: i64, owner: &str, level: Level) -> bool {
+    if role::is_superuser(who)
+        || role::find(owner).is_some_and(|owner| role::has_rights_of(who, owner))
+    {
+        return true;
+    }
+    if level == Level::Owner {
+        return false;
+    }
+    let grants = role::as_ledger(|| {
+        spi::query(GRANTS, &[pipeline_id.into()], |row| (row.at::<String>(1), row.at::<String>(2)))
+    });
+    grants.into_iter().any(|(grantee, granted)| {
+        Level::parse(&granted).is_some_and(|granted| granted >= level)
+            && role::find(&grantee).is_some_and(|grantee| role::has_rights_of(who, grantee))
+    })
+}
+
+/// Refuses the call unless the effective caller holds `level` on the pipeline (42501).
+pub fn require(pipeline: &Pipeline, level: Level) -> Result<()> {
+    let who = role::caller();
+    if has(who, pipeline.id, &pipeline.owner, level) {
+        return Ok(());
+    }
+    let hint = match level {
+        Level::Owner => format!("Ask its owner \"{}\" or a superuser.", pipeline.owner),
+        _ => format!(
+            "Its owner can run SELECT pipeline_grant({}, {}, '{}').",
+            crate::postgres::quote::literal(&pipeline.name),
+            crate::postgres::quote::literal(&role::name(who)),
+            level.name(),
+        ),
+    };
+    Err(Error::new(
+        Code::Forbidden,
+        format!("permission denied for pipeline \"{}\"", pipeline.name),
+    )
+    .detail(format!(
+        "The call needs level \"{}\"; the caller \"{}\" does not have it.",
+        level.name(),
+        role::name(who)
+    ))
+    .hint(hint))
+}
+
+/// The level that each function which writes needs. EXECUTE on them is granted with the level.
+pub const FUNCTIONS: [(&str, Level); 20] = [
+    ("backfill_claim", Level::Work),
+    ("backfill_heartbeat", Level::Work),
+    ("backfill_finish", Level::Work),
+    ("backfill_fail", Level::Work),
+    ("backfill_release", Level::Work),
+    ("backfill_stage", Level::Work),
+    ("backfill_work", Level::Work),
+    ("fence_check", Level::Work),
+    ("replace_partition", Level::Work),
+    ("quarantine_query", Level::Work),
+    ("backfill_plan", Level::Operate),
+    ("backfill_approve", Level::Operate),
+    ("backfill_cancel", Level::Operate),
+    ("window_skip", Level::Operate),
+    ("pipeline_pause", Level::Operate),
+    ("pipeline_resume", Level::Operate),
+    ("pipeline_alter", Level::Owner),
+    ("pipeline_drop", Level::Owner),
+    ("pipeline_grant", Level::Owner),
+    ("pipeline_revoke", Level::Owner),
+];
+
+const SIGNATURES: &str = "SELECT f.oid::pg_catalog.regprocedure::pg_catalog.text
+    FROM pg_catalog.pg_extension e
+    JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+        AND d.refobjid = e.oid AND d.deptype = 'e' AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+    JOIN pg_catalog.pg_proc f ON f.oid = d.objid
+    WHERE e.extname = 'pg_backfill' AND f.proname = ANY ($1)";
+
+/// Gives a role EXECUTE on the functions of its level and of those below it, and takes it away on the others.
+/// Runs as the ledger's owner. With `None` nothing is left.
+pub fn execute_grants(grantee: &str, level: Option<Level>) {
+    let role = crate::postgres::quote::identifier(grantee);
+    let signatures = |wanted: &dyn Fn(Level) -> bool| -> String {
+        let names: Vec<String> = FUNCTIONS
+            .iter()
+            .filter(|(_, level)| wanted(*level))
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
+        let found = spi::query(SIGNATURES, &[names.into()], |row| row.at::<String>(1));
+        found.join(", ")
+    };
+    let all = signatures(&|level| level < Level::Owner);
+    spi::execute(&format!("REVOKE EXECUTE ON ROUTINE {all} FROM {role}"));
+    if let Some(level) = level.filter(|level| *level > Level::Read) {
+        let granted = signatures(&|needed| needed <= level);
+        spi::execute(&format!("GRANT EXECUTE ON ROUTINE {granted} TO {role}"));
+    }
+}

@@ -1,0 +1,306 @@
+//! One attempt at a window: a lease while it is open, a line of the log once it has ended.
+//!
+//! ```text
+//!            claim                  finish / replace_partition
+//!   (none) ─────────▶ open ───────────────────────────────────▶ done
+//!                      │   fail                                  failed ─▶ requeued, while attempts remain
+//!                      │   fail with BF005, BF006, BF007, BF010  refused
+//!                      │   release                               released ─▶ requeued in its place
+//!                      │   taken over after its expiry           expired ─▶ requeued in its place, while attempts remain
+//!                      └─  taken over after its plan was cancelled, its window skipped, its epoch ended   revoked
+//! ```
+//!
+//! An open run is *void* once its plan is cancelled, its window skipped, or its pipeline dropped: nothing is
+//! written into it then (so that the call takes constant time); every token call sees it, and the next claim
+//! that needs its permit or its window writes `revoked`.
+
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result};
+use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
+use crate::ledger::rights::{self, Level};
+use crate::postgres::spi::{self, Row};
+use crate::postgres::{role, session};
+
+/// What a fenced call knows of its lease.
+#[derive(Debug)]
+pub struct Run {
+    pub token: i64,
+    pub pipeline: Pipeline,
+    /// 0 for a live run.
+    pub plan_id: i64,
+    pub window_start: Instant,
+    pub window_end: Instant,
+    pub window_key: String,
+    pub attempt: i32,
+    pub turn: i32,
+    pub seq: i64,
+    pub worker: Option<String>,
+    /// For a SQL pipeline the fingerprint of its query, else what the worker claimed with.
+    pub code_version: Option<String>,
+    /// The query that the lease stands for, with the search_path it is read under.
+    pub query: Option<String>,
+    pub query_path: Option<String>,
+    /// The reason that the plan gives for a shrinking slice.
+    pub allow_shrink: Option<String>,
+    pub as_of: Instant,
+    /// `scheduled`, `catchup` or `backfill`.
+    pub run_kind: String,
+    /// Given by the plan.
+    pub params: Option<pgrx::JsonB>,
+    /// Whether effects of this run leave the system.
+    pub effects: bool,
+    pub started_at: Instant,
+    pub expires_at: Instant,
+}
+
+/// How a run ended well.
+#[derive(Debug, Default)]
+pub struct Ending {
+    pub rows: Option<i64>,
+    pub digest: Option<String>,
+    pub allow_shrink: Option<String>,
+    pub metrics: Option<pgrx::JsonB>,
+}
+
+const LOAD: &str = concat!(
+    "SELECT ",
+    pipeline_columns!(),
+    ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.worker, r.code_version, r.as_of, \
+       r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
+       COALESCE(h.expires_at, r.expires_at), r.started_at
+     FROM backfill.run_data r
+     JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
+     LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
+     LEFT JOIN backfill.version_data v ON v.pipeline_id = r.pipeline_id AND v.code_version = r.code_version
+     LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
+     WHERE r.token = $1"
+);
+
+const FENCE: &str = "UPDATE backfill.run_data SET fence_xid = pg_catalog.pg_current_xact_id()
+    WHERE token = $1 AND ended_at IS NULL";
+
+const FINISH: &str = "UPDATE backfill.run_data
+    SET ended_at = pg_catalog.clock_timestamp(), outcome = 'done', fence_xid = pg_catalog.pg_current_xact_id(),
+        rows = COALESCE($2, rows), digest = COALESCE($3, digest),
+        allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics)
+    WHERE token = $1 AND ended_at IS NULL";
+
+const RECORD: &str = "UPDATE backfill.run_data
+    SET rows = $2, digest = $3, allow_shrink = $4 WHERE token = $1 AND ended_at IS NULL";
+
+/// Why an open run may not do anything any more; NULL if it may. The one place of this rule.
+const VOID: &str = "SELECT CASE
+        WHEN $2 > 0 AND NOT EXISTS (SELECT FROM backfill.plan_data pl WHERE pl.plan_id = $2 AND pl.state = 'approved')
+            THEN pg_catalog.format('plan %s was cancelled', $2)
+        WHEN EXISTS (SELECT FROM backfill.mark_data m WHERE m.pipeline_id = $1 AND m.window_start = $3 AND m.mark = 'skipped')
+            THEN 'the window was skipped'
+        WHEN EXISTS (SELECT FROM backfill.pipeline_data p WHERE p.pipeline_id = $1 AND p.dropped_at IS NOT NULL)
+            THEN 'the pipeline was dropped'
+        WHEN $4 < COALESCE((SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1), 0)
+            THEN 'the server was restored, promoted or copied since the lease was given'
+    END";
+
+/// Which snapshot decides whether a run is void.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum AsSeen {
+    /// By the calling query.
+    ByQuery,
+    /// By everybody, now, at every isolation level.
+    Now,
+}
+
+/// Why the open run may not do anything any more, if so.
+pub fn void_reason(
+    seen: AsSeen,
+    pipeline_id: i64,
+    plan_id: i64,
+    window_start: Instant,
+    token: i64,
+) -> Option<String> {
+    let args = [pipeline_id.into(), plan_id.into(), window_start.into(), token.into()];
+    let rows = match seen {
+        AsSeen::ByQuery => spi::read(VOID, &args, |row| row.get(1)),
+        AsSeen::Now => spi::latest(VOID, &args, |row| row.get(1)),
+    };
+    rows.into_iter().next().flatten()
+}
+
+impl Run {
+    fn decode(row: &Row) -> (Self, Option<String>) {
+        let pipeline = Pipeline::decode(row);
+        let c = pipeline::COLUMNS;
+        let window_start: Instant = row.at(c + 2);
+        let run = Self {
+            token: 0,
+            window_key: pipeline.key_of(window_start),
+            pipeline,
+            plan_id: row.at(c + 1),
+            window_start,
+            window_end: row.at(c + 3),
+            attempt: row.at(c + 4),
+            turn: row.at(c + 5),
+            seq: row.at(c + 6),
+            worker: row.get(c + 7),
+            code_version: row.get(c + 8),
+            as_of: row.at(c + 9),
+            query: row.get(c + 11),
+            query_path: row.get(c + 12),
+            allow_shrink: row.get(c + 13),
+            run_kind: row.at(c + 14),
+            params: row.get(c + 15),
+            effects: row.get(c + 16).unwrap_or(true),
+            expires_at: row.at(c + 17),
+            started_at: row.at(c + 18),
+        };
+        (run, row.get(c + 10))
+    }
+
+    /// The run and, where it has ended, its outcome, as everybody sees it now; BF001 if there is none.
+    /// The caller must hold level "work" on the pipeline (42501).
+    fn load(token: i64) -> Result<(Self, Option<String>)> {
+        let loaded =
+            role::as_ledger(|| spi::latest(LOAD, &[token.into()], Self::decode).into_iter().next());
+        let Some((mut run, outcome)) = loaded else {
+            return Err(Error::new(Code::StaleToken, format!("fencing token {token} is unknown"))
+                .detail("No claim in this database ever gave it out.")
+                .hint("SELECT * FROM backfill_claim(…) gives a lease with its token."));
+        };
+        run.token = token;
+        rights::require(&run.pipeline, Level::Work)?;
+        Ok((run, outcome))
+    }
+
+    /// The error that a token call gets whose run has ended.
+    fn ended(&self, outcome: &str) -> Error {
+        let window = format!("window {} of pipeline \"{}\"", self.window_key, self.pipeline.name);
+        if outcome == "revoked" {
+            return self.revoked("it was revoked");
+        }
+        let newest = role::as_ledger(|| {
+            spi::latest(
+                NEWEST_TOKEN,
+                &[self.pipeline.id.into(), self.window_start.into()],
+                |row| row.at::<i64>(1),
+            )
+        });
+        let newest = newest.into_iter().next().unwrap_or(self.token);
+        let message = if newest > self.token {
+            format!("fencing token {} is stale: {newest} was given out for its window", self.token)
+        } else {
+            format!("fencing token {} has ended", self.token)
+        };
+        Error::new(Code::StaleToken, message)
+            .detail(format!(
+                "Token {} of {window} ended as \"{outcome}\"; the newest token of the window is {newest}.",
+                self.token
+            ))
+            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(…).")
+    }
+
+    fn revoked(&self, why: &str) -> Error {
+        Error::new(
+            Code::Revoked,
+            format!("the lease of fencing token {} was revoked: {why}", self.token),
+        )
+        .detail(format!(
+            "Token {} was for window {} of pipeline \"{}\".",
+            self.token, self.window_key, self.pipeline.name
+        ))
+        .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(…).")
+    }
+
+    /// Refuses the call if the open run is void (BF002).
+    fn require_valid(&self) -> Result<()> {
+        let why = role::as_ledger(|| {
+            void_reason(AsSeen::Now, self.pipeline.id, self.plan_id, self.window_start, self.token)
+        });
+        why.map_or(Ok(()), |why| Err(self.revoked(&why)))
+    }
+
+    /// What an update of the open run that found no row means.
+    pub fn lost(&self) -> Error {
+        match Self::load(self.token) {
+            Ok((run, Some(outcome))) => run.ended(&outcome),
+            Ok((_, None)) => Error::new(
+                Code::Serialization,
+                format!("the lease of fencing token {} is newer than this transaction's snapshot", self.token),
+            )
+            .detail("The transaction took its snapshot before the lease was given.")
+            .hint("Roll back and repeat the transaction."),
+            Err(error) => error,
+        }
+    }
+}
+
+const NEWEST_TOKEN: &str = "SELECT token FROM backfill.run_data
+    WHERE pipeline_id = $1 AND window_start = $2 ORDER BY turn DESC LIMIT 1";
+
+/// The open run of a token whose caller may work on it, without passing the fence.
+pub fn open(token: i64) -> Result<Run> {
+    session::require_writable()?;
+    let (run, outcome) = Run::load(token)?;
+    if let Some(outcome) = outcome {
+        return Err(run.ended(&outcome));
+    }
+    run.require_valid()?;
+    Ok(run)
+}
+
+/// Passes the fence: from here to the end of the transaction nobody else can take the window or write it under
+/// another token, and at COMMIT the plan and the pipeline are looked at once more.
+///
+/// BF001 for a token that is unknown, superseded or finished; BF002 for a revoked one; 40001 above READ
+/// COMMITTED where the row moved since the transaction's snapshot.
+pub fn fence(token: i64) -> Result<Run> {
+    let run = open(token)?;
+    if role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
+        return Err(run.lost());
+    }
+    // The UPDATE may have waited: what could void the run is read in a later statement.
+    run.require_valid()?;
+    Ok(run)
+}
+
+/// Ends the open run as done. Passes the fence itself.
+pub fn finish(run: &Run, ending: &Ending) -> Result<()> {
+    let metrics = ending.metrics.as_ref().map(|m| pgrx::JsonB(m.0.clone()));
+    let args = [
+        run.token.into(),
+        ending.rows.into(),
+        ending.digest.as_deref().into(),
+        ending.allow_shrink.as_deref().into(),
+        metrics.into(),
+    ];
+    if role::as_ledger(|| spi::run(FINISH, &args)) == 0 {
+        return Err(run.lost());
+    }
+    Ok(())
+}
+
+/// Notes what the fenced transaction wrote without ending the run.
+pub fn record(run: &Run, ending: &Ending) -> Result<()> {
+    let args = [
+        run.token.into(),
+        ending.rows.into(),
+        ending.digest.as_deref().into(),
+        ending.allow_shrink.as_deref().into(),
+    ];
+    if role::as_ledger(|| spi::run(RECORD, &args)) == 0 {
+        return Err(run.lost());
+    }
+    Ok(())
+}
+
+/// The run of a token for [`finish`]: open, or finished before, in which case its answer is given again.
+pub fn for_finish(token: i64) -> Result<(Run, bool)> {
+    session::require_writable()?;
+    let (run, outcome) = Run::load(token)?;
+    match outcome.as_deref() {
+        None => {
+            run.require_valid()?;
+            Ok((run, false))
+        }
+        Some("done") => Ok((run, true)),
+        Some(outcome) => Err(run.ended(outcome)),
+    }
+}

@@ -1,0 +1,140 @@
+//! Staging tables: one per token, for rows that arrive by COPY, and for refused ones.
+//!
+//! They are logged: a crash must not leave an empty stage that would then be published as an empty slice, and
+//! rows in quarantine are kept for a person. They belong to the ledger, in whose schema nobody else may create
+//! tables, and are granted to whoever works on the token.
+
+use crate::ledger::run::Run;
+use crate::postgres::{executor, quote, role, spi};
+use pgrx::pg_sys;
+
+/// What a stage is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Rows will be loaded into it: columns that are left out get the target's defaults, and a NULL that the
+    /// target would not take is refused at once.
+    Loading,
+    /// Rows that were refused are kept in it as they are.
+    Keeping,
+}
+
+/// The stage of a token.
+#[derive(Debug, Clone, Copy)]
+pub struct Stage {
+    token: i64,
+    pub relation: pg_sys::Oid,
+}
+
+const FIND: &str = "SELECT relation::pg_catalog.oid FROM backfill.stage_data
+    WHERE token = $1 AND quarantined_at IS NULL";
+
+const OWNER: &str = "SELECT token FROM backfill.stage_data WHERE relation::pg_catalog.oid = $1";
+
+const INSERT: &str = "INSERT INTO backfill.stage_data (token, pipeline_id, relation, made_by)
+    VALUES ($1, $2, $3::pg_catalog.regclass, $4)";
+
+const DELETE: &str = "DELETE FROM backfill.stage_data WHERE token = $1";
+
+/// The declarations of a stage's columns. A column that the target always generates is left out; one that it
+/// generates by default draws from the target's own sequence, so that numbers do not repeat.
+const DECLARATIONS: &str = include_str!("../../sql/query/stage_columns.sql");
+
+const GRANTEES: &str = "SELECT DISTINCT pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text
+    FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
+    WHERE c.oid = $1 AND a.grantee <> 0 AND a.grantee <> c.relowner";
+
+/// The token whose stage a relation is, whether in quarantine or not.
+pub fn token_of(relation: pg_sys::Oid) -> Option<i64> {
+    role::as_ledger(|| spi::first(OWNER, &[relation.into()], |row| row.at(1)))
+}
+
+impl Stage {
+    /// The stage of a token, if it has one that is not in quarantine.
+    pub fn find(token: i64) -> Option<Self> {
+        let relation =
+            role::as_ledger(|| spi::latest(FIND, &[token.into()], |row| row.at(1)).into_iter().next());
+        relation.map(|relation| Self { token, relation })
+    }
+
+    /// Makes the stage of a fenced run, shaped like `target`.
+    pub fn create(run: &Run, target: pg_sys::Oid, purpose: Purpose) -> Self {
+        let token = run.token;
+        let maker = role::name(role::caller());
+        role::as_ledger(|| {
+            let strict = purpose == Purpose::Loading;
+            let columns = spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| {
+                row.at::<String>(1)
+            });
+            let table = table(token);
+            executor::write(&format!("CREATE TABLE {table} ({})", columns.join(", ")), None, None);
+            let relation = unsafe {
+                let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
+                pg_sys::get_relname_relid(quote::c_string(&format!("stage_{token}")).as_ptr(), schema)
+            };
+            let args =
+                [token.into(), run.pipeline.id.into(), relation.into(), maker.as_str().into()];
+            spi::run(INSERT, &args);
+            Self { token, relation }
+        })
+    }
+
+    /// The name with its schema.
+    pub fn table(&self) -> String {
+        table(self.token)
+    }
+
+    /// Lets a role fill, change and read it, if it may not yet.
+    pub fn open_to(&self, who: pg_sys::Oid) {
+        let may = |right| unsafe {
+            pg_sys::pg_class_aclcheck(self.relation, who, pg_sys::AclMode::from(right))
+                == pg_sys::AclResult::ACLCHECK_OK
+        };
+        if !may(pg_sys::ACL_SELECT) || !may(pg_sys::ACL_INSERT) {
+            self.grant("SELECT, INSERT, UPDATE, DELETE, TRUNCATE", &role::name(who));
+        }
+    }
+
+    fn grant(&self, rights: &str, role: &str) {
+        let sql = format!("GRANT {rights} ON {} TO {}", self.table(), quote::identifier(role));
+        role::as_ledger(|| executor::write(&sql, None, None));
+    }
+
+    /// Drops it with its rows.
+    pub fn drop(&self) {
+        role::as_ledger(|| {
+            spi::run(DELETE, &[self.token.into()]);
+            executor::write(&format!("DROP TABLE {}", self.table()), None, None);
+        });
+    }
+
+    /// Keeps its rows for a person: from here on they can be read but not changed, by the pipeline's owner too.
+    pub fn quarantine(&self, owner: &str, reason: &str, sqlstate: Option<&str>) {
+        let table = self.table();
+        role::as_ledger(|| {
+            let grantees =
+                spi::query(GRANTEES, &[self.relation.into()], |row| row.at::<String>(1));
+            for grantee in grantees {
+                let grantee = quote::identifier(&grantee);
+                let sql =
+                    format!("REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {table} FROM {grantee}");
+                executor::write(&sql, None, None);
+            }
+            let sql = format!(
+                "UPDATE backfill.stage_data SET quarantined_at = pg_catalog.clock_timestamp(), \
+                     reason = {}, sqlstate = {}, rows = (SELECT pg_catalog.count(*) FROM {table}) \
+                 WHERE token = {}",
+                quote::literal(reason),
+                sqlstate.map_or("NULL".into(), quote::literal),
+                self.token,
+            );
+            executor::write(&sql, None, None);
+        });
+        if role::find(owner).is_some() {
+            self.grant("SELECT", owner);
+        }
+    }
+}
+
+fn table(token: i64) -> String {
+    format!("backfill.stage_{token}")
+}

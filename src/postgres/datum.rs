@@ -1,0 +1,91 @@
+//! The domain's values as PostgreSQL's datums.
+
+use crate::domain::zone::Instant;
+use chrono::NaiveDateTime;
+use pgrx::datum::{Interval, Timestamp};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
+
+impl FromDatum for Instant {
+    unsafe fn from_polymorphic_datum(
+        datum: pg_sys::Datum,
+        is_null: bool,
+        _typoid: pg_sys::Oid,
+    ) -> Option<Self> {
+        (!is_null).then(|| Instant(datum.value() as i64))
+    }
+}
+
+impl IntoDatum for Instant {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Some(pg_sys::Datum::from(self.0))
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::TIMESTAMPTZOID
+    }
+}
+
+/// The server's clock, read now.
+pub fn clock() -> Instant {
+    Instant(unsafe { pg_sys::GetCurrentTimestamp() })
+}
+
+/// A `timestamp` without zone as civil time. Both count microseconds since 2000-01-01 00:00:00.
+pub fn local(timestamp: Timestamp) -> NaiveDateTime {
+    Instant(i64::from(timestamp)).utc()
+}
+
+/// Civil time as a `timestamp` without zone.
+pub fn timestamp(local: NaiveDateTime) -> Timestamp {
+    Timestamp::try_from(Instant::from_utc(local).0).expect("chrono's years are within PostgreSQL's")
+}
+
+/// An interval by its three fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub months: i32,
+    pub days: i32,
+    pub micros: i64,
+}
+
+impl Span {
+    /// Microseconds, with a month of 30 days and a day of 24 hours, as PostgreSQL compares intervals.
+    /// Saturates at the range of `i64`.
+    pub fn approximate_micros(self) -> i64 {
+        let days = i64::from(self.months) * 30 + i64::from(self.days);
+        days.saturating_mul(86_400_000_000).saturating_add(self.micros)
+    }
+}
+
+impl FromDatum for Span {
+    unsafe fn from_polymorphic_datum(
+        datum: pg_sys::Datum,
+        is_null: bool,
+        typoid: pg_sys::Oid,
+    ) -> Option<Self> {
+        let interval = unsafe { Interval::from_polymorphic_datum(datum, is_null, typoid) }?;
+        Some(Self { months: interval.months(), days: interval.days(), micros: interval.micros() })
+    }
+}
+
+impl IntoDatum for Span {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Interval::new(self.months, self.days, self.micros)
+            .expect("fields that came from an interval")
+            .into_datum()
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::INTERVALOID
+    }
+}
+
+/// A duration in microseconds as people read it: `90 s`, `15 min`, `36 h`.
+pub fn seconds_text(micros: i64) -> String {
+    let seconds = micros as f64 / 1e6;
+    match micros {
+        m if m % 3_600_000_000 == 0 => format!("{} h", m / 3_600_000_000),
+        m if m % 60_000_000 == 0 => format!("{} min", m / 60_000_000),
+        _ => format!("{seconds} s"),
+    }
+}

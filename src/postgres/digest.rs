@@ -1,0 +1,344 @@
+//! The digest of a set of rows.
+//!
+//! It is the sum, modulo 2^128, of one SipHash-2-4 (128 bits, key 0) per row, written as 32 hexadecimal
+//! digits: the order of the rows does not matter, their number of copies does. What is hashed is the row's
+//! text: for each column its length in bytes (four, little endian) and the UTF-8 text that its output
+//! function gives under [`settings`](crate::postgres::settings)' fixed settings; NULL is the length
+//! 2^32 - 1 without text. So a digest is the same on every server and major version.
+//!
+//! A digest is taken of 100,000 rows at a time while others wait, so the text of the common types is written
+//! here instead of by their output functions, which allocate, and for `timestamptz` consult the session.
+
+use pgrx::{PgTupleDesc, pg_sys};
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::ffi::CStr;
+use std::fmt;
+use std::hash::Hasher;
+
+/// The digest of no row, of one, or of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Digest(u128);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The digest of one text.
+pub fn of_text(text: &[u8]) -> Digest {
+    let mut hasher = SipHasher24::new();
+    hasher.write(text);
+    Digest(hasher.finish128().into())
+}
+
+/// Types without a writer here whose text depends on no setting that is not the same for queries and digests.
+const SETTLED: [pg_sys::Oid; 14] = [
+    pg_sys::NUMERICOID,
+    pg_sys::FLOAT4OID,
+    pg_sys::FLOAT8OID,
+    pg_sys::INTERVALOID,
+    pg_sys::JSONBOID,
+    pg_sys::BYTEAOID,
+    pg_sys::TIMEOID,
+    pg_sys::NAMEOID,
+    pg_sys::CHAROID,
+    pg_sys::OIDOID,
+    pg_sys::INETOID,
+    pg_sys::CIDROID,
+    pg_sys::INT4ARRAYOID,
+    pg_sys::TEXTARRAYOID,
+];
+
+/// How the text of a column is found.
+enum Text {
+    Bool,
+    Int2,
+    Int4,
+    Int8,
+    Date,
+    Timestamp,
+    /// In UTC.
+    Timestamptz,
+    Uuid,
+    /// The value is its text.
+    Verbatim,
+    /// The same with its insignificant blanks cut off.
+    Blank,
+    /// By the type's output function; its name for the type is in `FmgrInfo`.
+    Output(Box<pg_sys::FmgrInfo>),
+    /// The same for types whose values may have to be fetched from a TOAST table first.
+    Varlena(Box<pg_sys::FmgrInfo>),
+}
+
+impl Text {
+    fn of(type_oid: pg_sys::Oid) -> Self {
+        unsafe {
+            match pg_sys::getBaseType(type_oid) {
+                pg_sys::BOOLOID => Self::Bool,
+                pg_sys::INT2OID => Self::Int2,
+                pg_sys::INT4OID => Self::Int4,
+                pg_sys::INT8OID => Self::Int8,
+                pg_sys::DATEOID => Self::Date,
+                pg_sys::TIMESTAMPOID => Self::Timestamp,
+                pg_sys::TIMESTAMPTZOID => Self::Timestamptz,
+                pg_sys::UUIDOID => Self::Uuid,
+                pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::JSONOID => Self::Verbatim,
+                pg_sys::BPCHAROID => Self::Blank,
+                _ => {
+                    let mut function = pg_sys::InvalidOid;
+                    let mut varlena = false;
+                    pg_sys::getTypeOutputInfo(type_oid, &mut function, &mut varlena);
+                    let mut info = Box::<pg_sys::FmgrInfo>::default();
+                    pg_sys::fmgr_info(function, &mut *info);
+                    if varlena { Self::Varlena(info) } else { Self::Output(info) }
+                }
+            }
+        }
+    }
+}
+
+/// Takes the digest of rows of one shape, row by row. Its settings must be in force while rows are added.
+pub struct Digester {
+    columns: Vec<Text>,
+    /// What the text of one row takes is thrown away with this context.
+    scratch: pg_sys::MemoryContext,
+    /// Whether the database's text is not UTF-8.
+    foreign: bool,
+    settled: bool,
+    row: Vec<u8>,
+    sum: u128,
+}
+
+impl Digester {
+    /// For rows of this shape.
+    pub fn new(desc: pg_sys::TupleDesc) -> Self {
+        let types: Vec<pg_sys::Oid> = unsafe { PgTupleDesc::from_pg_unchecked(desc) }
+            .iter()
+            .map(|attribute| attribute.atttypid)
+            .collect();
+        let columns: Vec<Text> = types.iter().copied().map(Text::of).collect();
+        let settled = columns.iter().zip(&types).all(|(column, type_oid)| {
+            !matches!(column, Text::Output(_) | Text::Varlena(_)) || SETTLED.contains(type_oid)
+        });
+        unsafe {
+            let encoding = pg_sys::GetDatabaseEncoding();
+            Self {
+                columns,
+                settled,
+                scratch: pg_sys::AllocSetContextCreateInternal(
+                    pg_sys::CurrentMemoryContext,
+                    c"pg_backfill row text".as_ptr(),
+                    pg_sys::ALLOCSET_SMALL_MINSIZE as usize,
+                    pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
+                    pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
+                ),
+                foreign: encoding != pg_sys::pg_enc::PG_UTF8 as i32
+                    && encoding != pg_sys::pg_enc::PG_SQL_ASCII as i32,
+                row: Vec::new(),
+                sum: 0,
+            }
+        }
+    }
+
+    /// Whether a query's own settings do for the digest too: nothing in the rows' text depends on the zone or
+    /// the `search_path`.
+    pub fn is_settled(&self) -> bool {
+        self.settled
+    }
+
+    /// Adds the row in the slot, all of whose attributes have been fetched.
+    pub unsafe fn add(&mut self, slot: *mut pg_sys::TupleTableSlot) {
+        unsafe {
+            let outer = pg_sys::MemoryContextSwitchTo(self.scratch);
+            self.row.clear();
+            for i in 0..self.columns.len() {
+                if *(*slot).tts_isnull.add(i) {
+                    self.row.extend_from_slice(&u32::MAX.to_le_bytes());
+                    continue;
+                }
+                let start = self.row.len();
+                self.row.extend_from_slice(&[0; 4]);
+                self.write(i, *(*slot).tts_values.add(i));
+                let length = (self.row.len() - start - 4) as u32;
+                self.row[start..start + 4].copy_from_slice(&length.to_le_bytes());
+            }
+            pg_sys::MemoryContextSwitchTo(outer);
+            if !(*self.scratch).isReset {
+                pg_sys::MemoryContextReset(self.scratch);
+            }
+        }
+        self.sum = self.sum.wrapping_add(of_text(&self.row).0);
+    }
+
+    /// Forgets the rows so far.
+    pub fn reset(&mut self) {
+        self.sum = 0;
+    }
+
+    /// What the rows so far add up to.
+    pub fn digest(&self) -> Digest {
+        Digest(self.sum)
+    }
+
+    unsafe fn write(&mut self, column: usize, value: pg_sys::Datum) {
+        let row = &mut self.row;
+        unsafe {
+            match &mut self.columns[column] {
+                Text::Bool => row.push(if value.value() as u8 == 0 { b'f' } else { b't' }),
+                Text::Int2 => integer(row, i64::from(value.value() as i16)),
+                Text::Int4 => integer(row, i64::from(value.value() as i32)),
+                Text::Int8 => integer(row, value.value() as i64),
+                Text::Date => date(row, value.value() as i32),
+                Text::Timestamp => timestamp(row, value.value() as i64, ""),
+                Text::Timestamptz => timestamp(row, value.value() as i64, "+00"),
+                Text::Uuid => uuid(row, &*value.cast_mut_ptr::<[u8; 16]>()),
+                Text::Verbatim => {
+                    let text = varlena(value);
+                    self.append(text);
+                }
+                Text::Blank => {
+                    let text = varlena(value);
+                    let kept = text.iter().rposition(|b| *b != b' ').map_or(0, |last| last + 1);
+                    self.append(&text[..kept]);
+                }
+                Text::Output(output) => {
+                    let text = pg_sys::OutputFunctionCall(&mut **output, value);
+                    self.append(CStr::from_ptr(text).to_bytes());
+                }
+                Text::Varlena(output) => {
+                    let whole = pg_sys::pg_detoast_datum(value.cast_mut_ptr());
+                    let text = pg_sys::OutputFunctionCall(&mut **output, whole.into());
+                    self.append(CStr::from_ptr(text).to_bytes());
+                }
+            }
+        }
+    }
+
+    unsafe fn append(&mut self, text: &[u8]) {
+        if !self.foreign {
+            self.row.extend_from_slice(text);
+            return;
+        }
+        unsafe {
+            let converted = pg_sys::pg_server_to_any(
+                text.as_ptr().cast(),
+                text.len() as i32,
+                pg_sys::pg_enc::PG_UTF8 as i32,
+            );
+            // Where nothing had to be converted the text itself comes back, which has no end.
+            if converted.cast_const().cast() == text.as_ptr() {
+                self.row.extend_from_slice(text);
+            } else {
+                self.row.extend_from_slice(CStr::from_ptr(converted).to_bytes());
+            }
+        }
+    }
+}
+
+/// The bytes of a text-like value, which live as long as the scratch context does.
+unsafe fn varlena<'a>(value: pg_sys::Datum) -> &'a [u8] {
+    unsafe {
+        let packed = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
+        std::slice::from_raw_parts(
+            pgrx::varlena::vardata_any(packed).cast(),
+            pgrx::varlena::varsize_any_exhdr(packed),
+        )
+    }
+}
+
+fn integer(row: &mut Vec<u8>, value: i64) {
+    if value < 0 {
+        row.push(b'-');
+    }
+    digits(row, value.unsigned_abs(), 1);
+}
+
+/// The decimal digits of a number, padded with zeros to a width.
+fn digits(row: &mut Vec<u8>, mut value: u64, width: usize) {
+    let mut buffer = [b'0'; 20];
+    let mut at = buffer.len();
+    while value > 0 {
+        at -= 1;
+        buffer[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+    row.extend_from_slice(&buffer[at.min(buffer.len() - width)..]);
+}
+
+/// Year, month and day in the proleptic Gregorian calendar of a day counted from 2000-01-01, after Howard
+/// Hinnant's `civil_from_days`. Year 0 is 1 BC.
+fn civil(day: i64) -> (i64, u64, u64) {
+    let z = day + 730_425; // days from 0000-03-01
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    (year, month as u64, (doy - (153 * mp + 2) / 5 + 1) as u64)
+}
+
+/// Writes year, month and day; says whether " BC" must follow.
+fn calendar(row: &mut Vec<u8>, day: i64) -> bool {
+    let (year, month, day) = civil(day);
+    digits(row, if year > 0 { year } else { 1 - year } as u64, 4);
+    row.push(b'-');
+    digits(row, month, 2);
+    row.push(b'-');
+    digits(row, day, 2);
+    year <= 0
+}
+
+fn date(row: &mut Vec<u8>, day: i32) {
+    match day {
+        i32::MAX => row.extend_from_slice(b"infinity"),
+        i32::MIN => row.extend_from_slice(b"-infinity"),
+        _ => {
+            if calendar(row, day.into()) {
+                row.extend_from_slice(b" BC");
+            }
+        }
+    }
+}
+
+fn timestamp(row: &mut Vec<u8>, micros: i64, offset: &str) {
+    const DAY: i64 = 86_400_000_000;
+    match micros {
+        i64::MAX => return row.extend_from_slice(b"infinity"),
+        i64::MIN => return row.extend_from_slice(b"-infinity"),
+        _ => (),
+    }
+    let bc = calendar(row, micros.div_euclid(DAY));
+    let time = micros.rem_euclid(DAY) as u64;
+    let seconds = time / 1_000_000;
+    for (mark, part) in [(b' ', seconds / 3600), (b':', seconds / 60 % 60), (b':', seconds % 60)] {
+        row.push(mark);
+        digits(row, part, 2);
+    }
+    let mut fraction = time % 1_000_000;
+    if fraction > 0 {
+        let mut width = 6;
+        while fraction.is_multiple_of(10) {
+            fraction /= 10;
+            width -= 1;
+        }
+        row.push(b'.');
+        digits(row, fraction, width);
+    }
+    row.extend_from_slice(offset.as_bytes());
+    if bc {
+        row.extend_from_slice(b" BC");
+    }
+}
+
+fn uuid(row: &mut Vec<u8>, bytes: &[u8; 16]) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            row.push(b'-');
+        }
+        row.extend([HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+    }
+}

@@ -1,0 +1,109 @@
+//! The mutexes of the ledger.
+//!
+//! They are heavyweight locks on objects of the class `backfill.run_data`: held to the end of the
+//! transaction, seen in `pg_locks`, without a row to write (so no dead tuples and no WAL), and out of reach of
+//! `pg_advisory_lock`, which any role may call. A key is 48 bits of a hash: two keys that collide make a
+//! claim look elsewhere, nothing more, because the unique indexes of `run_data` decide.
+//!
+//! Order, for whoever waits at all: row of a lease, then target, then gate. Claims take window, pool slot and
+//! limit slot only by [`try_exclusive`] and so never wait. The gate of a pipeline is taken shared by a fenced
+//! transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, drop, approve); whoever
+//! holds it asks for no lease row.
+
+use crate::postgres::role;
+use pgrx::pg_sys;
+
+/// What a lock stands for.
+#[derive(Debug, Clone, Copy)]
+pub enum Key {
+    /// Handing out one window.
+    Window { pipeline: i64, start: i64 },
+    /// One slot of a pool.
+    PoolSlot { pool: i32, slot: i32 },
+    /// One slot of a plan's concurrency (`plan` > 0) or of a pipeline's `max_active`.
+    LimitSlot { pipeline: i64, plan: i64, slot: i32 },
+    /// The end of rights: see the module's text.
+    Gate { pipeline: i64 },
+    /// Plans of a pipeline are being approved.
+    Approve { pipeline: i64 },
+    /// A heartbeat of a lease is being written.
+    Beat { token: i64 },
+    /// The list of a plan is being swept for holes.
+    Sweep { plan: i64 },
+    /// A new epoch of tokens is being started.
+    Epoch,
+    /// Pipelines are being defined, altered or dropped.
+    Definitions,
+    /// A code version of a pipeline is being recorded.
+    Version { pipeline: i64 },
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Key {
+    fn hash(self) -> u64 {
+        let parts = match self {
+            Self::Window { pipeline, start } => [1, pipeline, start, 0],
+            Self::PoolSlot { pool, slot } => [2, pool.into(), slot.into(), 0],
+            Self::LimitSlot { pipeline, plan, slot } => [3, pipeline, plan, slot.into()],
+            Self::Gate { pipeline } => [4, pipeline, 0, 0],
+            Self::Beat { token } => [5, token, 0, 0],
+            Self::Sweep { plan } => [6, plan, 0, 0],
+            Self::Epoch => [7, 0, 0, 0],
+            Self::Definitions => [8, 0, 0, 0],
+            Self::Version { pipeline } => [9, pipeline, 0, 0],
+            Self::Approve { pipeline } => [10, pipeline, 0, 0],
+        };
+        parts
+            .into_iter()
+            .fold(0, |h: u64, p| mix(h.wrapping_add(0x9e37_79b9_7f4a_7c15).wrapping_add(p as u64)))
+    }
+
+    fn tag(self) -> pg_sys::LOCKTAG {
+        let hash = self.hash();
+        pg_sys::LOCKTAG {
+            locktag_field1: u32::from(unsafe { pg_sys::MyDatabaseId }),
+            locktag_field2: u32::from(role::ledger_relation()),
+            locktag_field3: hash as u32,
+            locktag_field4: (hash >> 32) as u16,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_OBJECT as u8,
+            locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
+        }
+    }
+}
+
+fn acquire(key: Key, mode: u32, wait: bool) -> bool {
+    let tag = key.tag();
+    let result = unsafe { pg_sys::LockAcquire(&tag, mode as i32, false, !wait) };
+    result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+}
+
+/// Takes the lock if nobody holds it; never waits.
+pub fn try_exclusive(key: Key) -> bool {
+    acquire(key, pg_sys::ExclusiveLock, false)
+}
+
+/// Gives back a lock that was taken for nothing. The others are held to the end of the transaction.
+pub fn release(key: Key) {
+    let tag = key.tag();
+    unsafe { pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false) };
+}
+
+/// Waits for the lock.
+pub fn exclusive(key: Key) {
+    acquire(key, pg_sys::ExclusiveLock, true);
+}
+
+/// Waits for the lock beside others who hold it shared.
+pub fn shared(key: Key) {
+    acquire(key, pg_sys::ShareLock, true);
+}
+
+/// Takes the lock shared if nobody holds it exclusively; never waits.
+pub fn try_shared(key: Key) -> bool {
+    acquire(key, pg_sys::ShareLock, false)
+}

@@ -1,0 +1,21 @@
+//! What touches the server.
+
+pub mod arguments;
+pub mod author;
+pub mod composite;
+pub mod datum;
+pub mod digest;
+pub mod executor;
+pub mod lock;
+pub mod query;
+pub mod quote;
+pub mod random;
+pub mod role;
+pub mod rows;
+pub mod segment;
+pub mod session;
+pub mod settings;
+pub mod spi;
+pub mod table;
+pub mod target;
+pub mod zone;

@@ -1,0 +1,195 @@
+//! Users' queries: one SELECT each, whose $1 and $2 are a window's bounds.
+
+use crate::error::{Code, Error, Result, faithful};
+use crate::postgres::author::Author;
+use crate::postgres::table::Table;
+use crate::postgres::{digest, quote, settings};
+use pgrx::pg_sys;
+use std::ffi::{CStr, CString};
+
+const HINT: &str = "Write one SELECT, with $1 and $2 for the window's bounds; its rows are written for it.";
+
+/// A query that was parsed and analysed. It lives as long as the memory context that it was read in.
+pub struct Select {
+    text: CString,
+    raw: *mut pg_sys::RawStmt,
+    query: *mut pg_sys::Query,
+}
+
+/// Refuses what is not one SELECT (22023), or cannot fill the target. What PostgreSQL itself finds wrong keeps
+/// its own code. The caller is the author; `path` is the `search_path` that the query is to be read under.
+pub fn check(text: &str, path: &str, target: pg_sys::Oid, zone: &str) -> Result<()> {
+    let table = Table::open(target)?;
+    settings::for_query(zone, Some(path), || {
+        let select = Select::read(text)?;
+        let columns: Vec<&str> = table.writable().into_iter().take(select.width()).collect();
+        select.rows_for(&table, &columns);
+        Ok(())
+    })
+}
+
+/// What a query means now, as a short text: neither its formatting nor its comments count, nor the settings
+/// of the session. Different names for the same thing do.
+pub fn fingerprint(author: &str, text: &str, path: &str) -> Result<String> {
+    let author = Author::named(author)?;
+    author.run(|| {
+        let select = settings::for_query("UTC", Some(path), || Select::read(text))?;
+        Ok(select.fingerprint())
+    })
+}
+
+fn refuse(message: impl Into<String>, detail: impl Into<String>) -> Error {
+    Error::new(Code::InvalidParameter, message).detail(detail).hint(HINT)
+}
+
+unsafe fn is<T>(node: *const T, tag: pg_sys::NodeTag) -> bool {
+    unsafe { !node.is_null() && (*node.cast::<pg_sys::Node>()).type_ == tag }
+}
+
+/// A new node of the parser's own; all of them start with their tag.
+unsafe fn node<T>(tag: pg_sys::NodeTag) -> *mut T {
+    unsafe {
+        let node = pg_sys::palloc0(size_of::<T>()).cast::<T>();
+        (*node.cast::<pg_sys::Node>()).type_ = tag;
+        node
+    }
+}
+
+unsafe fn copy<T>(node: *mut T) -> *mut T {
+    unsafe { pg_sys::copyObjectImpl(node.cast()).cast() }
+}
+
+/// `SELECT … INTO` is CREATE TABLE AS in other words; the INTO stands in the leftmost arm.
+unsafe fn has_into(mut select: *mut pg_sys::SelectStmt) -> bool {
+    unsafe {
+        while !(*select).larg.is_null() {
+            select = (*select).larg;
+        }
+        !(*select).intoClause.is_null()
+    }
+}
+
+fn analyse(raw: *mut pg_sys::RawStmt, text: &CStr, parameter: pg_sys::Oid) -> *mut pg_sys::Query {
+    let types = [parameter; 2];
+    unsafe {
+        pg_sys::parse_analyze_fixedparams(
+            raw,
+            text.as_ptr(),
+            types.as_ptr(),
+            types.len() as i32,
+            std::ptr::null_mut(),
+        )
+    }
+}
+
+impl Select {
+    /// Reads a user's text. Its author and settings are the caller's to see to.
+    pub fn read(text: &str) -> Result<Self> {
+        let text = quote::c_string(text);
+        unsafe {
+            let statements = faithful(|| pg_sys::pg_parse_query(text.as_ptr()));
+            let count = if statements.is_null() { 0 } else { (*statements).length };
+            if count != 1 {
+                return Err(refuse(
+                    "a query must be exactly one statement",
+                    format!("The text holds {count} statements."),
+                ));
+            }
+            let raw: *mut pg_sys::RawStmt = pg_sys::list_nth(statements, 0).cast();
+            if !is((*raw).stmt, pg_sys::NodeTag::T_SelectStmt) {
+                return Err(refuse("a query must be a SELECT", "The text is another statement."));
+            }
+            if has_into((*raw).stmt.cast()) {
+                return Err(refuse("a query must not write", "The text is a SELECT INTO."));
+            }
+            let query = faithful(|| analyse(copy(raw), &text, pg_sys::TIMESTAMPTZOID));
+            if (*query).hasModifyingCTE {
+                return Err(refuse(
+                    "a query must not write",
+                    "A WITH clause of the text holds an INSERT, UPDATE, DELETE or MERGE.",
+                ));
+            }
+            Ok(Self { text, raw, query })
+        }
+    }
+
+    /// A SELECT that this extension wrote, with two parameters of that type.
+    pub fn of_ours(text: &str, parameter: pg_sys::Oid) -> Self {
+        let text = quote::c_string(text);
+        unsafe {
+            let statements = pg_sys::pg_parse_query(text.as_ptr());
+            let raw: *mut pg_sys::RawStmt = pg_sys::list_nth(statements, 0).cast();
+            let query = analyse(copy(raw), &text, parameter);
+            Self { text, raw, query }
+        }
+    }
+
+    pub fn text(&self) -> &CStr {
+        &self.text
+    }
+
+    /// The analysed query, to be run once.
+    pub fn query(&self) -> *mut pg_sys::Query {
+        unsafe { copy(self.query) }
+    }
+
+    /// How many columns its rows have.
+    pub fn width(&self) -> usize {
+        unsafe {
+            let list = (*self.query).targetList;
+            let count = if list.is_null() { 0 } else { (*list).length };
+            (0..count)
+                .filter(|i| !(*pg_sys::list_nth(list, *i).cast::<pg_sys::TargetEntry>()).resjunk)
+                .count()
+        }
+    }
+
+    /// See [`fingerprint`]. The text that is hashed is the analysed query's, with every name qualified.
+    pub fn fingerprint(&self) -> String {
+        let text = settings::for_text(|| unsafe {
+            CStr::from_ptr(pg_sys::pg_get_querydef(copy(self.query), false)).to_bytes()
+        });
+        format!("sql:{}", digest::of_text(text))
+    }
+
+    /// The rows that `INSERT INTO target (columns) <query>` would write, as a query of its own: PostgreSQL
+    /// itself analyses that statement, so that columns are matched and converted as nowhere but there, and the
+    /// statement is then turned into the SELECT that it contains.
+    pub fn rows_for(&self, target: &Table, columns: &[&str]) -> *mut pg_sys::Query {
+        faithful(|| unsafe {
+            let insert: *mut pg_sys::InsertStmt = node(pg_sys::NodeTag::T_InsertStmt);
+            (*insert).relation = target.range_var();
+            for column in columns {
+                let name: *mut pg_sys::ResTarget = node(pg_sys::NodeTag::T_ResTarget);
+                (*name).name = pg_sys::pstrdup(quote::c_string(column).as_ptr());
+                (*name).location = -1;
+                (*insert).cols = pg_sys::lappend((*insert).cols, name.cast());
+            }
+            (*insert).selectStmt = copy((*self.raw).stmt);
+            let raw: *mut pg_sys::RawStmt = node(pg_sys::NodeTag::T_RawStmt);
+            (*raw).stmt = insert.cast();
+            (*raw).stmt_location = (*self.raw).stmt_location;
+            (*raw).stmt_len = (*self.raw).stmt_len;
+
+            let query = analyse(raw, &self.text, pg_sys::TIMESTAMPTZOID);
+            let into: *mut pg_sys::RangeTblEntry = pg_sys::list_nth((*query).rtable, 0).cast();
+            assert_eq!((*into).relid, target.oid, "the target was renamed while it was locked");
+            // What is read is range 2, or nothing where the query is a single VALUES.
+            (*query).rtable = pg_sys::list_delete_first((*query).rtable);
+            pg_sys::ChangeVarNodes((*query).targetList.cast(), 2, 1, 0);
+            pg_sys::ChangeVarNodes((*query).jointree.cast(), 2, 1, 0);
+            #[cfg(not(feature = "pg15"))]
+            {
+                (*query).rteperminfos = std::ptr::null_mut();
+            }
+            (*query).commandType = pg_sys::CmdType::CMD_SELECT;
+            (*query).resultRelation = 0;
+            for i in 0..columns.len() {
+                let entry: *mut pg_sys::TargetEntry =
+                    pg_sys::list_nth((*query).targetList, i as i32).cast();
+                (*entry).resno = i as i16 + 1;
+            }
+            query
+        })
+    }
+}

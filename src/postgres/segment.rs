@@ -1,0 +1,168 @@
+//! The part of a table that a window owns.
+
+use crate::domain::zone::{Instant, Zone};
+use crate::error::{Code, Error, Result, faithful};
+use crate::postgres::author::Author;
+use crate::postgres::digest::{Digest, Digester};
+use crate::postgres::executor::{self, Pair, Sight, Sink};
+use crate::postgres::query::Select;
+use crate::postgres::table::{self, Table};
+use crate::postgres::zone::PgZone;
+use crate::postgres::{datum, quote, settings};
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// The two bounds of a window as values of the slice column's type: one pair serves read, delete and check.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pair: Pair,
+}
+
+impl Bounds {
+    /// `timestamptz` as it is; `timestamp` and `date` are local in the pipeline's zone. `None` for other types.
+    pub fn new(type_oid: pg_sys::Oid, zone: &PgZone, window: [Instant; 2]) -> Option<Self> {
+        const DAY: i64 = 86_400_000_000;
+        let local = |at| i64::from(datum::timestamp(zone.to_local(at)));
+        let values = match type_oid {
+            pg_sys::TIMESTAMPTZOID => window.map(|at| pg_sys::Datum::from(at.0)),
+            pg_sys::TIMESTAMPOID => window.map(|at| pg_sys::Datum::from(local(at))),
+            pg_sys::DATEOID => {
+                window.map(|at| pg_sys::Datum::from(local(at).div_euclid(DAY) as i32))
+            }
+            _ => return None,
+        };
+        Some(Self { pair: Pair { type_oid, values } })
+    }
+
+    /// Whether a value of the slice column lies inside. Infinities lie outside.
+    pub fn contain(&self, value: pg_sys::Datum) -> bool {
+        let number = |value: pg_sys::Datum| match self.pair.type_oid {
+            pg_sys::DATEOID => i64::from(value.value() as i32),
+            _ => value.value() as i64,
+        };
+        let [since, until] = self.pair.values.map(number);
+        (since..until).contains(&number(value))
+    }
+
+    /// Both bounds as text, under the settings in force.
+    pub fn text(&self) -> String {
+        let [since, until] = self.pair.values.map(|value| unsafe {
+            let (mut output, mut varlena) = (pg_sys::InvalidOid, false);
+            pg_sys::getTypeOutputInfo(self.pair.type_oid, &mut output, &mut varlena);
+            CStr::from_ptr(pg_sys::OidOutputFunctionCall(output, value)).to_string_lossy().into_owned()
+        });
+        format!("[{since}, {until})")
+    }
+}
+
+/// What a table holds in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measure {
+    pub rows: u64,
+    pub digest: Digest,
+}
+
+/// The part of a table that a window owns.
+pub struct Segment {
+    pub table: Table,
+    pub column: String,
+    pub bounds: Bounds,
+}
+
+impl Segment {
+    /// Locks the table as writing to it does.
+    pub fn open(
+        oid: pg_sys::Oid,
+        column: &str,
+        zone: &PgZone,
+        window: [Instant; 2],
+    ) -> Result<Self> {
+        let table = Table::open(oid)?;
+        let bounds = table.columns.iter().find(|c| c.name == column).and_then(|c| {
+            Bounds::new(unsafe { pg_sys::getBaseType(c.type_oid) }, zone, window)
+        });
+        let Some(bounds) = bounds else {
+            return Err(Error::new(
+                Code::Undefined,
+                format!("{} has no column \"{column}\" that places a row in a window", table.shown()),
+            )
+            .detail("The slice column must be of type timestamptz, timestamp or date.")
+            .hint("Name the column that holds the time of a row as slice_column with pipeline_alter()."));
+        };
+        Ok(Self { table, column: column.into(), bounds })
+    }
+
+    /// Whether rows may come out other than they are put in: a trigger, or a column that gets its default.
+    pub fn may_differ(&self, columns: &[&str]) -> bool {
+        self.table.watched || columns.len() < self.table.writable().len()
+    }
+
+    /// `column >= $1 AND column < $2`, whatever the `search_path`.
+    fn inside(&self) -> String {
+        let column = quote::identifier(&self.column);
+        format!("{column} OPERATOR(pg_catalog.>=) $1 AND {column} OPERATOR(pg_catalog.<) $2")
+    }
+
+    /// Counts the slice. It counts as the table's owner does, who sees the rows that row-level security hides
+    /// from others; where it hides rows from the owner too, PostgreSQL refuses.
+    pub fn count(&self) -> u64 {
+        let (table, inside) = (self.table.shown(), self.inside());
+        let mut count = Count(0);
+        self.look(&format!("SELECT pg_catalog.count(*) FROM {table} WHERE {inside}"), &mut count);
+        count.0
+    }
+
+    /// Counts the slice and takes its digest, like [`count`](Self::count).
+    pub fn measure(&self) -> Measure {
+        let columns = table::list(&self.table.writable());
+        let (table, inside) = (self.table.shown(), self.inside());
+        let mut measuring = Measuring { digester: None, rows: 0 };
+        self.look(&format!("SELECT {columns} FROM {table} WHERE {inside}"), &mut measuring);
+        let digest = measuring.digester.map(|digester| digester.digest()).unwrap_or_default();
+        Measure { rows: measuring.rows, digest }
+    }
+
+    fn look(&self, sql: &str, sink: &mut dyn Sink) {
+        let look = || {
+            let select = Select::of_ours(sql, self.bounds.pair.type_oid);
+            let query = select.query();
+            unsafe { executor::select(query, select.text(), self.bounds.pair, Sight::Now, sink) };
+        };
+        Author::Role(self.table.owner).run(|| settings::for_slice(|| faithful(look)));
+    }
+
+    /// Deletes the slice, as whoever calls; says how many rows it was.
+    pub fn delete(&self) -> u64 {
+        let sql = format!("DELETE FROM {} WHERE {}", self.table.shown(), self.inside());
+        faithful(|| executor::write(&sql, Some(self.bounds.pair), None))
+    }
+}
+
+/// The single number of a count.
+struct Count(u64);
+
+impl Sink for Count {
+    fn start(&mut self, _shape: pg_sys::TupleDesc) {}
+
+    fn row(&mut self, slot: *mut pg_sys::TupleTableSlot) {
+        self.0 = unsafe { (*(*slot).tts_values).value() as u64 };
+    }
+}
+
+struct Measuring {
+    digester: Option<Digester>,
+    rows: u64,
+}
+
+impl Sink for Measuring {
+    fn start(&mut self, shape: pg_sys::TupleDesc) {
+        self.digester = Some(Digester::new(shape));
+    }
+
+    fn row(&mut self, slot: *mut pg_sys::TupleTableSlot) {
+        self.rows += 1;
+        if let Some(digester) = self.digester.as_mut() {
+            unsafe { digester.add(slot) };
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Settings for the length of a call: a statement must not mean something else in another session.
+//!
+//! They are set for one nest level of PostgreSQL's own and taken back with it, at the end of the closure or
+//! of the (sub)transaction that an error aborts.
+
+use crate::postgres::quote;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+/// What everything resolves to that belongs to PostgreSQL; the session's own temporary tables come last.
+const SYSTEM_PATH: &str = "pg_catalog, pg_temp";
+
+/// How text is read: a query means the same, whatever session runs it.
+const READING: [(&str, &str); 3] =
+    [("standard_conforming_strings", "on"), ("transform_null_equals", "off"), ("array_nulls", "on")];
+
+/// How values are written as text, apart from the zone.
+const WRITING: [(&str, &str); 4] = [
+    ("DateStyle", "ISO, YMD"),
+    ("IntervalStyle", "postgres"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+];
+
+/// A nest level of settings.
+struct Nest(i32);
+
+impl Nest {
+    fn new() -> Self {
+        Self(unsafe { pg_sys::NewGUCNestLevel() })
+    }
+
+    fn set(&self, name: &str, value: &str) {
+        let (name, value) = (quote::c_string(name), quote::c_string(value));
+        unsafe {
+            pg_sys::set_config_option(
+                name.as_ptr(),
+                value.as_ptr(),
+                pg_sys::GucContext::PGC_USERSET,
+                pg_sys::GucSource::PGC_S_SESSION,
+                pg_sys::GucAction::GUC_ACTION_SAVE,
+                true,
+                0,
+                false,
+            );
+        }
+    }
+
+    fn set_all(&self, settings: &[(&str, &str)]) {
+        for (name, value) in settings {
+            self.set(name, value);
+        }
+    }
+}
+
+impl Drop for Nest {
+    fn drop(&mut self) {
+        // An error takes the level back when it aborts the (sub)transaction.
+        if !std::thread::panicking() {
+            unsafe { pg_sys::AtEOXact_GUC(true, self.0) };
+        }
+    }
+}
+
+fn search_path_is(path: &str) -> bool {
+    unsafe { CStr::from_ptr(pg_sys::namespace_search_path).to_bytes() == path.as_bytes() }
+}
+
+/// Runs statements of the ledger, in which every name without a schema is PostgreSQL's own.
+pub fn pinned<T>(f: impl FnOnce() -> T) -> T {
+    if search_path_is(SYSTEM_PATH) {
+        return f();
+    }
+    let nest = Nest::new();
+    nest.set("search_path", SYSTEM_PATH);
+    let result = f();
+    drop(nest);
+    result
+}
+
+/// Runs somebody's query: in the pipeline's zone, and under the `search_path` it was written for; `None` is
+/// the caller's own.
+pub fn for_query<T>(zone: &str, path: Option<&str>, f: impl FnOnce() -> T) -> T {
+    let nest = Nest::new();
+    nest.set_all(&READING);
+    nest.set_all(&WRITING);
+    nest.set("TimeZone", zone);
+    if let Some(path) = path {
+        // Without the mention, the session's temporary tables would come first.
+        nest.set("search_path", &if path.is_empty() { "pg_temp".into() } else { format!("{path}, pg_temp") });
+    }
+    let result = f();
+    drop(nest);
+    result
+}
+
+/// Runs what must come out as the same text in every session: digests, deparsed queries.
+pub fn for_text<T>(f: impl FnOnce() -> T) -> T {
+    let nest = Nest::new();
+    nest.set_all(&READING);
+    nest.set_all(&WRITING);
+    nest.set("TimeZone", "UTC");
+    nest.set("lc_monetary", "C");
+    nest.set("quote_all_identifiers", "off");
+    nest.set("search_path", SYSTEM_PATH);
+    let result = f();
+    drop(nest);
+    result
+}
+
+/// Looks at a slice as it is: [`for_text`], and no row may be hidden without an error.
+///
+/// Right after writing, the planner holds the slice's pages for all-visible and would look up each row of an
+/// index-only scan in the table (35 ms for 100,000 rows; 12 ms without).
+pub fn for_slice<T>(f: impl FnOnce() -> T) -> T {
+    for_text(|| {
+        let nest = Nest::new();
+        nest.set("row_security", "off");
+        nest.set("enable_indexonlyscan", "off");
+        let result = f();
+        drop(nest);
+        result
+    })
+}
+
+/// The schemas that the session's `search_path` means now, as one that means the same in every session: what
+/// `"$user"` stands for is written out, the session's temporary schema is left out.
+pub fn search_path() -> String {
+    let mut schemas = Vec::new();
+    unsafe {
+        let list = pg_sys::fetch_search_path(false);
+        if !list.is_null() {
+            for i in 0..(*list).length {
+                let schema = pg_sys::list_nth_oid(list, i);
+                let name = pg_sys::get_namespace_name(schema);
+                if !pg_sys::isTempNamespace(schema) && !name.is_null() {
+                    schemas.push(quote::identifier(&CStr::from_ptr(name).to_string_lossy()));
+                }
+            }
+        }
+    }
+    schemas.join(", ")
+}

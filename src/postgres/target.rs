@@ -1,0 +1,159 @@
+//! The table that a pipeline fills.
+
+use crate::domain::cadence::Cadence;
+use crate::domain::calendar::Grid;
+use crate::error::{Code, Error, Result};
+use crate::postgres::zone::PgZone;
+use crate::postgres::{quote, role, spi};
+use pgrx::datum::DatumWithOid;
+use pgrx::pg_sys;
+
+const RESOLVE: &str = "SELECT pg_catalog.to_regclass($1)::pg_catalog.oid";
+
+/// The relation that a text names for the caller (42P01 from PostgreSQL's own words: here 42704).
+pub fn resolve(name: &str) -> Result<pg_sys::Oid> {
+    spi::first(RESOLVE, &[name.into()], |row| row.get::<pg_sys::Oid>(1)).flatten().ok_or_else(|| {
+        Error::new(Code::Undefined, format!("relation \"{name}\" does not exist"))
+            .detail("The target was not found on the caller's search_path.")
+            .hint("Name the table with its schema.")
+    })
+}
+
+const DESCRIBE: &str = "SELECT c.relkind::pg_catalog.text, c.relpersistence::pg_catalog.text
+    FROM pg_catalog.pg_class c WHERE c.oid = $1";
+
+const COLUMN: &str = "SELECT CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = $1 AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped";
+
+fn oid(oid: pg_sys::Oid) -> DatumWithOid<'static> {
+    oid.into()
+}
+
+fn invalid(message: String, detail: String, hint: &str) -> Error {
+    Error::new(Code::InvalidParameter, message).detail(detail).hint(hint)
+}
+
+/// Checks that the pipeline can keep one slice a window in the table, and answers the type of the slice column.
+pub fn check(
+    relation: Option<pg_sys::Oid>,
+    column: Option<&str>,
+    grid: &Grid<PgZone>,
+    has_query: bool,
+) -> Result<Option<pg_sys::Oid>> {
+    let (relation, column) = match (relation, column) {
+        (None, None) if has_query => {
+            return Err(invalid(
+                "a query needs a target".to_owned(),
+                "query is given, target is not.".to_owned(),
+                "Give target and slice_column too.",
+            ));
+        }
+        (None, None) => return Ok(None),
+        (Some(relation), Some(column)) => (relation, column),
+        _ => {
+            return Err(invalid(
+                "target and slice_column go together".to_owned(),
+                "One of them is NULL.".to_owned(),
+                "slice_column is the column of the target that holds each row's time.",
+            ));
+        }
+    };
+    let name = quote::relation(relation);
+    let (kind, persistence) =
+        spi::first(DESCRIBE, &[oid(relation)], |row| (row.at::<String>(1), row.at::<String>(2)))
+            .ok_or_else(|| {
+                Error::new(Code::Undefined, format!("relation {name} does not exist"))
+                    .detail("The target was dropped.")
+                    .hint("Name an existing table.")
+            })?;
+    if !matches!(kind.as_str(), "r" | "p") {
+        return Err(invalid(
+            format!("{name} cannot be a target"),
+            "A target is a table, plain or partitioned.".to_owned(),
+            "Name the table behind it.",
+        ));
+    }
+    if persistence == "t" {
+        return Err(invalid(
+            format!("{name} cannot be a target"),
+            "It is a temporary table, which no other session sees.".to_owned(),
+            "Name a permanent table.",
+        ));
+    }
+    require_write(relation, role::caller())?;
+    let slice_type = spi::first(COLUMN, &[oid(relation), column.into()], |row| row.at(1))
+        .ok_or_else(|| {
+            Error::new(Code::Undefined, format!("column \"{column}\" of {name} does not exist"))
+                .detail("slice_column must be a column of the target.")
+                .hint("Name the column that holds each row's time.")
+        })?;
+    let calendar = matches!(grid.cadence, Cadence::Days(_) | Cadence::Months(_));
+    let midnight = grid.anchor_local.time() == chrono::NaiveTime::MIN;
+    match slice_type {
+        pg_sys::TIMESTAMPTZOID => {}
+        pg_sys::DATEOID if calendar && midnight => {}
+        pg_sys::DATEOID => {
+            return Err(invalid(
+                format!("column \"{column}\" of {name} cannot hold these windows"),
+                "It is a date: every boundary must be a local midnight.".to_owned(),
+                "Use a cadence of days or months that starts at midnight, or a timestamptz column.",
+            ));
+        }
+        pg_sys::TIMESTAMPOID if calendar || grid.zone.fixed_offset().is_some() => {}
+        pg_sys::TIMESTAMPOID => {
+            return Err(invalid(
+                format!("column \"{column}\" of {name} cannot hold these windows"),
+                "It is a timestamp without time zone: where the clock is set back, two windows of a time \
+                 cadence would own the same rows."
+                    .to_owned(),
+                "Use a cadence of days or months, a zone without offset changes, or a timestamptz column.",
+            ));
+        }
+        _ => {
+            return Err(invalid(
+                format!("column \"{column}\" of {name} cannot be a slice column"),
+                "A slice column is of type timestamptz, timestamp or date.".to_owned(),
+                "Name the column that holds each row's time.",
+            ));
+        }
+    }
+    Ok(Some(slice_type))
+}
+
+/// Whoever fills a table must be allowed to write it (42501).
+pub fn require_write(relation: pg_sys::Oid, who: pg_sys::Oid) -> Result<()> {
+    for (right, word) in [(pg_sys::ACL_INSERT, "INSERT"), (pg_sys::ACL_DELETE, "DELETE")] {
+        let answer = unsafe { pg_sys::pg_class_aclcheck(relation, who, right.into()) };
+        if answer != pg_sys::AclResult::ACLCHECK_OK {
+            let name = quote::relation(relation);
+            return Err(Error::new(Code::Forbidden, format!("permission denied for table {name}"))
+                .detail(format!(
+                    "Replacing a slice needs INSERT and DELETE on the whole table; \"{}\" lacks {word}.",
+                    role::name(who)
+                ))
+                .hint(format!("Its owner can run GRANT INSERT, DELETE ON {name} TO …")));
+        }
+    }
+    Ok(())
+}
+
+const RIVAL: &str = "SELECT p.name FROM backfill.pipeline_data p
+    WHERE p.dropped_at IS NULL AND p.pipeline_id <> $2 AND p.target IS NOT NULL
+      AND (p.target = $1
+           OR p.target IN (SELECT a.relid FROM pg_catalog.pg_partition_ancestors($1) a)
+           OR $1 IN (SELECT a.relid FROM pg_catalog.pg_partition_ancestors(p.target) a))
+    LIMIT 1";
+
+/// A table, with its partitions and ancestors, belongs to at most one pipeline (42710).
+pub fn claim(relation: pg_sys::Oid, pipeline_id: i64) -> Result<()> {
+    let rival = role::as_ledger(|| {
+        let args = [relation.into(), pipeline_id.into()];
+        spi::first(RIVAL, &args, |row| row.at::<String>(1))
+    });
+    let Some(rival) = rival else { return Ok(()) };
+    let name = quote::relation(relation);
+    Err(Error::new(Code::Duplicate, format!("{name} is the target of pipeline \"{rival}\" already"))
+        .detail("A table, with its partitions and ancestors, belongs to at most one pipeline: two would replace each other's rows.")
+        .hint(format!("Choose another table, or drop or alter pipeline \"{rival}\".")))
+}
