@@ -81,7 +81,7 @@ COMMENT ON FUNCTION backfill_release(bigint) IS
 'Gives the window back unproduced, in its place in the order and at no cost in attempts. Errors: BF001, BF002, 42501, 25006.';
 
 CREATE FUNCTION fence_check(token bigint) RETURNS backfill.lease
-    LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'fence_check_wrapper';
 REVOKE ALL ON FUNCTION fence_check(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION fence_check(bigint) IS
@@ -105,7 +105,6 @@ CREATE PROCEDURE backfill_work(
 DECLARE
     lease   backfill.lease;
     done    bigint := 0;
-    failed  boolean;
     message text;
     state   text;
 BEGIN
@@ -122,21 +121,18 @@ BEGIN
             PERFORM pg_catalog.pg_sleep(1);
             CONTINUE;
         END IF;
-        failed := false;
         BEGIN
-            PERFORM @extschema@.replace_partition(lease.token);
+            SELECT a.error, a.sqlstate INTO message, state FROM @extschema@.replace_or_keep(lease.token) a;
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
-            failed := true;
         END;
-        IF failed THEN
+        IF state IS NOT NULL THEN
+            RAISE WARNING 'window % of pipeline "%" failed: %', lease.window_key, lease.pipeline, message;
             BEGIN
-                PERFORM @extschema@.quarantine_query(lease.token, state);
                 PERFORM @extschema@.backfill_fail(lease.token, message, true, state);
-                RAISE WARNING 'window % of pipeline "%" failed: %', lease.window_key, lease.pipeline, message
-                    USING ERRCODE = 'warning';
             EXCEPTION WHEN SQLSTATE 'BF001' OR SQLSTATE 'BF002' THEN
-                RAISE WARNING 'window % of pipeline "%" was taken away: %', lease.window_key, lease.pipeline, message;
+                -- The lease is gone already: there is nothing to report.
+                NULL;
             END;
         END IF;
         COMMIT;

@@ -44,10 +44,17 @@ COMMENT ON TABLE backfill.plan_data IS 'Every plan with what was asked, what it 
 -- Written by claims, and apart from the plan so that no call of a person ever waits for a claim.
 CREATE TABLE backfill.plan_cursor_data (
     plan_id    bigint      NOT NULL PRIMARY KEY,
-    swept_at   timestamptz NOT NULL,   -- the list was walked to its end, and the places left out were queued
+    swept_at   timestamptz NOT NULL,   -- the list was walked to its end, and its holes were noted
     drained_at timestamptz             -- no window of the plan can be handed out any more
 );
 COMMENT ON TABLE backfill.plan_cursor_data IS 'How far claims have come with the list of a plan.';
+
+CREATE TABLE backfill.plan_hole_data (
+    plan_id bigint NOT NULL,
+    seq     bigint NOT NULL,
+    PRIMARY KEY (plan_id, seq)
+);
+COMMENT ON TABLE backfill.plan_hole_data IS 'Places of a plan''s list that had no run when claims reached its end; one counts until it has.';
 
 CREATE TABLE backfill.plan_window_data (
     plan_id      bigint      NOT NULL,

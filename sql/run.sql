@@ -74,4 +74,4 @@ CREATE TABLE backfill.requeue_data (
     PRIMARY KEY (pipeline_id, plan_id, window_start)
 );
 CREATE INDEX requeue_due ON backfill.requeue_data (pipeline_id, plan_id, rank, due_at, seq);
-COMMENT ON TABLE backfill.requeue_data IS 'Windows that a claim must come back to: expired, released and failed ones, and places of a list that a rolled-back claim left out.';
+COMMENT ON TABLE backfill.requeue_data IS 'Windows that a claim must come back to: expired, released and failed ones.';

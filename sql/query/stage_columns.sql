@@ -6,7 +6,7 @@ SELECT pg_catalog.concat_ws(' ',
         CASE WHEN $2 AND a.attnotnull THEN 'NOT NULL' END,
         CASE WHEN $2 THEN 'DEFAULT ' || COALESCE(
             pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-            pg_catalog.format('pg_catalog.nextval(%s::pg_catalog.regclass)', pg_catalog.quote_literal(s.objid))) END)
+            'pg_catalog.nextval(' || pg_catalog.quote_literal(s.objid) || '::pg_catalog.regclass)') END)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation

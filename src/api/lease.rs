@@ -147,8 +147,8 @@ fn lease_of_run(run: Run) -> Composite {
 }
 
 #[pg_extern(sql = false)]
-fn fence_check(token: i64) -> Composite {
-    lease_of_run(answer(run::fence(token)))
+fn fence_check(token: Option<i64>) -> Composite {
+    lease_of_run(answer(run::require_token(token).and_then(run::fence)))
 }
 
 const BEAT: &str = "INSERT INTO backfill.heartbeat_data (token, expires_at, beat_at, progress)
@@ -159,8 +159,8 @@ const BEAT: &str = "INSERT INTO backfill.heartbeat_data (token, expires_at, beat
     RETURNING expires_at";
 
 #[pg_extern(sql = false)]
-fn backfill_heartbeat(token: i64, progress: Option<JsonB>) -> TimestampWithTimeZone {
-    let expires_at = answer(heartbeat(token, progress));
+fn backfill_heartbeat(token: Option<i64>, progress: Option<JsonB>) -> TimestampWithTimeZone {
+    let expires_at = answer(run::require_token(token).and_then(|token| heartbeat(token, progress)));
     TimestampWithTimeZone::try_from(expires_at.0).expect("the ledger's instants are finite")
 }
 
@@ -184,12 +184,13 @@ fn heartbeat(token: i64, progress: Option<JsonB>) -> Result<Instant> {
 
 #[pg_extern(sql = false)]
 fn backfill_finish(
-    token: i64,
+    token: Option<i64>,
     rows: Option<i64>,
     digest: Option<String>,
     metrics: Option<JsonB>,
 ) -> String {
-    answer(finish(token, Ending { rows, digest, allow_shrink: None, metrics }))
+    let ending = Ending { rows, digest, allow_shrink: None, metrics };
+    answer(run::require_token(token).and_then(|token| finish(token, ending)))
 }
 
 fn finish(token: i64, ending: Ending) -> Result<String> {
@@ -215,6 +216,7 @@ fn end(run: &Run, outcome: &str, error: Option<&str>, sqlstate: Option<&str>) ->
     if role::as_ledger(|| spi::run(END, &args)) == 0 {
         return Err(run.lost());
     }
+    run.forget_heartbeat();
     Ok(())
 }
 
@@ -236,12 +238,15 @@ const REFUSALS: [&str; 4] = ["BF005", "BF006", "BF007", "BF010"];
 
 #[pg_extern(sql = false)]
 fn backfill_fail(
-    token: i64,
+    token: Option<i64>,
     error: Option<String>,
     retry: Option<bool>,
     sqlstate: Option<String>,
 ) -> String {
-    answer(fail(token, error, retry.unwrap_or(true), sqlstate))
+    answer(
+        run::require_token(token)
+            .and_then(|token| fail(token, error, retry.unwrap_or(true), sqlstate)),
+    )
 }
 
 fn fail(
@@ -270,8 +275,8 @@ fn fail(
 }
 
 #[pg_extern(sql = false)]
-fn backfill_release(token: i64) -> String {
-    answer(release(token))
+fn backfill_release(token: Option<i64>) -> String {
+    answer(run::require_token(token).and_then(release))
 }
 
 fn release(token: i64) -> Result<String> {

@@ -5,7 +5,7 @@ use crate::domain::cadence::Cadence;
 use crate::domain::calendar::Grid;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::Request;
+use crate::ledger::plan::{Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
 use crate::ledger::{pool, version};
@@ -517,12 +517,11 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     let (Some(oldest), Some(newest)) = (missed.first(), missed.last()) else {
         return Ok((0, None, None, None));
     };
-    let keys: Vec<String> =
-        missed.iter().map(|seen| pipeline.key_of(seen.window.start)).collect();
     let mut request = Map::new();
     request.insert("mode".to_owned(), json!("missing"));
     request.insert("reason".to_owned(), json!("missed while the pipeline was not active"));
-    request.insert("keys".to_owned(), json!(keys));
+    let positions = ranges_of(missed.iter().map(|seen| seen.window.position));
+    request.insert("positions".to_owned(), json!(positions));
     let summary = crate::api::plan::propose(&pipeline, &Request::read(&request)?, request, "resume")?;
     let instant = |seen: &window::Seen| {
         TimestampWithTimeZone::try_from(seen.window.start.0).expect("windows are finite")

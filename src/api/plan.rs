@@ -8,7 +8,7 @@ use crate::ledger::permit::{self, Cap};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{Declined, Frozen, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::window::{Seen, require_reason};
+use crate::ledger::window::{Reading, Seen, require_reason};
 use crate::ledger::{pool, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
@@ -310,7 +310,7 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
 
 /// The plan and its pipeline, locked for a decision that the caller may make.
 fn for_decision(plan_id: i64, key: fn(i64) -> Key) -> Result<(Pipeline, Plan)> {
-    let plan = Plan::read(plan_id)?;
+    let plan = Plan::read(Reading::Deciding, plan_id)?;
     let pipeline = Pipeline::by_id(plan.pipeline_id);
     rights::require(&pipeline, Level::Operate)?;
     role::as_ledger(|| lock::exclusive(key(pipeline.id)));
@@ -422,13 +422,17 @@ const CANCEL: &str = "UPDATE backfill.plan_data
     SET state = 'cancelled', cancelled_by = $2, cancelled_at = pg_catalog.clock_timestamp(), cancel_reason = $3
     WHERE plan_id = $1";
 
-/// Places of the list behind the highest that was reached, and those that the queue names. In time that does
-/// not depend on the size of the plan.
+/// Places of the list behind the highest that was reached, those that the queue names, and the holes. In time
+/// that does not depend on the size of the plan.
 const FREED: &str = "SELECT
     CASE WHEN EXISTS (SELECT FROM backfill.plan_cursor_data c WHERE c.plan_id = $1) THEN 0
          ELSE $3 - COALESCE((SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = $1 AND r.plan_id > 0
                              ORDER BY r.seq DESC LIMIT 1), 0)
-    END + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q WHERE q.pipeline_id = $2 AND q.plan_id = $1)";
+    END
+    + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q WHERE q.pipeline_id = $2 AND q.plan_id = $1)
+    + (SELECT pg_catalog.count(*) FROM backfill.plan_hole_data o WHERE o.plan_id = $1
+         AND NOT EXISTS (SELECT FROM backfill.run_data own
+                         WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = o.seq))";
 
 /// Who holds the row of a lease in an open transaction.
 const WRITING: &str = "SELECT l.pid FROM backfill.run_data r
@@ -487,7 +491,7 @@ fn duration_text(seconds: &Value) -> String {
 }
 
 fn explain(plan_id: i64) -> Result<Vec<String>> {
-    let plan = Plan::read(plan_id)?;
+    let plan = Plan::read(Reading::Stable, plan_id)?;
     let pipeline = Pipeline::by_id(plan.pipeline_id);
     rights::require(&pipeline, Level::Read)?;
     let request = Request::read(&plan.request)?;

@@ -21,6 +21,8 @@ struct Wish {
     query: Option<String>,
     staging: Option<pg_sys::Oid>,
     allow_shrink: Option<String>,
+    /// The caller's own `search_path`.
+    path: String,
 }
 
 /// What a call did to the slice.
@@ -43,9 +45,9 @@ fn replace_partition(
     allow_shrink: Option<String>,
     finish: Option<bool>,
 ) -> Composite {
-    let wish = Wish { query, staging, allow_shrink };
-    answer(required(token).and_then(|token| {
-        replace(token, strategy.as_deref(), &wish, finish.unwrap_or(true))
+    let wish = Wish { query, staging, allow_shrink, path: settings::session_path() };
+    answer(settings::pinned(|| {
+        replace(required(token)?, strategy.as_deref(), &wish, finish.unwrap_or(true))
     }))
 }
 
@@ -53,7 +55,8 @@ fn replace_partition(
 /// refused rows in the token's stage and the error as a row.
 #[pg_extern(sql = false)]
 fn replace_or_keep(token: Option<i64>) -> Composite {
-    let refusal = answer(required(token).and_then(attempt));
+    let wish = Wish { path: settings::session_path(), ..Wish::default() };
+    let refusal = answer(settings::pinned(|| attempt(required(token)?, &wish)));
     let (sqlstate, error) =
         refusal.map(|error| (error.code.sqlstate(), full_text(&error))).unzip();
     composite("attempt", vec![sqlstate.and_then(value), error.and_then(value)])
@@ -68,7 +71,7 @@ fn full_text(error: &Error) -> String {
 
 #[pg_extern(sql = false)]
 fn backfill_stage(token: Option<i64>) -> pg_sys::Oid {
-    answer(required(token).and_then(stage))
+    answer(settings::pinned(|| stage(required(token)?)))
 }
 
 fn required(token: Option<i64>) -> Result<i64> {
@@ -126,12 +129,12 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     ))
 }
 
-fn attempt(token: i64) -> Result<Option<Error>> {
+fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let run = run::fence(token)?;
     let target = open(&run)?;
-    let source = Source::of(&run, &target, &Wish::default())?;
+    let source = Source::of(&run, &target, wish)?;
     let built = source.build(&run, &target)?;
-    let consent = consent(&run, &Wish::default());
+    let consent = consent(&run, wish);
     // Before anything is written, so that what is refused can be kept in the same transaction.
     let refusal = built.inside(&run, &target).and_then(|()| {
         guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()).map(drop)
@@ -196,8 +199,8 @@ fn open(run: &Run) -> Result<Segment> {
 struct Source {
     author: Author,
     text: String,
-    /// The `search_path` that the text is read under; `None` is the caller's own.
-    path: Option<String>,
+    /// The `search_path` that the text is read under.
+    path: String,
     /// The columns by name; `None` matches them by position.
     columns: Option<Vec<String>>,
     /// The lease's own query must still be what the lease was given for.
@@ -219,8 +222,13 @@ impl Source {
                 .hint("Leave one of the two out."));
         }
         if let Some(text) = &wish.query {
-            let text = text.clone();
-            return Ok(Self { author: Author::Caller, text, path: None, columns: None, own: false });
+            return Ok(Self {
+                author: Author::Caller,
+                text: text.clone(),
+                path: wish.path.clone(),
+                columns: None,
+                own: false,
+            });
         }
         if let Some(staging) = wish.staging {
             return match stage::token_of(staging) {
@@ -230,12 +238,12 @@ impl Source {
                 )
                 .detail(format!("It belongs to token {token}; the call is made under token {}.", run.token))
                 .hint(format!("SELECT backfill_stage({}) gives this token its own stage.", run.token))),
-                _ => Self::table(staging, target),
+                _ => Self::table(staging, target, &wish.path),
             };
         }
         if let Some(stage) = Stage::find(run.token) {
             stage.open_to(role::caller());
-            return Self::table(stage.relation, target);
+            return Self::table(stage.relation, target, &wish.path);
         }
         let Some(text) = run.query.clone() else {
             return Err(Error::new(Code::InvalidParameter, "there are no rows to publish")
@@ -253,14 +261,14 @@ impl Source {
         Ok(Self {
             author: Author::named(&run.pipeline.owner)?,
             text,
-            path: Some(run.query_path.clone().unwrap_or_default()),
+            path: settings::with_temporary_last(run.query_path.as_deref().unwrap_or_default()),
             columns: None,
             own: true,
         })
     }
 
     /// The rows of a table, its columns matched by name. What the target always generates is left to it.
-    fn table(table: pg_sys::Oid, target: &Segment) -> Result<Self> {
+    fn table(table: pg_sys::Oid, target: &Segment, path: &str) -> Result<Self> {
         let given = table::columns(table);
         let known = |name: &str| target.table.columns.iter().any(|column| column.name == name);
         if let Some(extra) = given.iter().find(|column| !known(&column.name)) {
@@ -284,7 +292,7 @@ impl Source {
         Ok(Self {
             author: Author::Caller,
             text: format!("SELECT {} FROM {}", table::list(&columns), quote::relation(table)),
-            path: None,
+            path: path.to_owned(),
             columns: Some(columns.into_iter().map(str::to_owned).collect()),
             own: false,
         })
@@ -292,7 +300,7 @@ impl Source {
 
     /// Runs something in the name and under the settings of the source.
     fn run<T>(&self, pipeline: &Pipeline, f: impl FnOnce() -> T) -> T {
-        self.author.run(|| settings::for_query(&pipeline.time_zone, self.path.as_deref(), f))
+        self.author.run(|| settings::for_query(&pipeline.time_zone, &self.path, f))
     }
 
     fn build(&self, run: &Run, target: &Segment) -> Result<Built> {
@@ -337,7 +345,7 @@ impl Source {
 
     /// Refuses to run a query that is not any more what the lease was given for (BF004).
     fn require_version(&self, run: &Run) -> Result<()> {
-        let path = self.path.as_deref().unwrap_or_default();
+        let path = run.query_path.as_deref().unwrap_or_default();
         let now = query::fingerprint(&run.pipeline.owner, &self.text, path)?;
         if run.code_version.as_deref() == Some(now.as_str()) {
             return Ok(());
@@ -370,7 +378,7 @@ impl Built {
             return Ok(());
         }
         let bounds =
-            settings::for_query(&run.pipeline.time_zone, None, || target.bounds.text());
+            settings::for_query(&run.pipeline.time_zone, "", || target.bounds.text());
         let column = &target.column;
         Err(Error::new(
             Code::OutsideWindow,

@@ -88,6 +88,20 @@ const UNTRIED: &str = concat!(
     newest_run!("w")
 );
 
+const HOLES: &str = concat!(
+    "SELECT ",
+    offer!("w", "1", "NULL::pg_catalog.int4"),
+    " FROM (
+        SELECT w.* FROM backfill.plan_hole_data o
+        JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
+        WHERE o.plan_id = $2 AND o.seq > $4
+          AND NOT EXISTS (SELECT FROM backfill.run_data own
+                          WHERE own.plan_id = $2 AND own.plan_id > 0 AND own.seq = o.seq)
+        ORDER BY o.seq LIMIT $3
+     ) w",
+    newest_run!("w")
+);
+
 const UNTRIED_NAMED: &str = concat!(
     "SELECT ",
     offer!("w", "1", "NULL::pg_catalog.int4"),
@@ -163,12 +177,15 @@ impl Picked<'_> {
             let (overtaken, offers): (Vec<Offer>, Vec<Offer>) = offers
                 .into_iter()
                 .partition(|offer| offer.after_turn != Some(offer.candidate.turn));
+            // Whoever writes the queue's row of a window holds its mutex, so that claims do not wait.
+            let pipeline_id = self.source.pipeline.id;
+            let overtaken: Vec<Instant> = overtaken
+                .into_iter()
+                .map(|offer| offer.candidate.window_start)
+                .filter(|start| hold_window(pipeline_id, *start))
+                .collect();
             let removed = overtaken.len();
-            requeue::remove(
-                self.source.pipeline.id,
-                self.source.plan_id,
-                overtaken.into_iter().map(|offer| offer.candidate.window_start).collect(),
-            );
+            requeue::remove(pipeline_id, self.source.plan_id, overtaken);
             self.accept(offers);
             // Only removed rows make room for rows that were not read yet.
             if read < limit || removed == 0 {
@@ -177,13 +194,21 @@ impl Picked<'_> {
         }
     }
 
-    /// The windows of the plan's list behind the highest place that any claim has reached.
+    /// The windows of the plan's list behind the highest place that any claim has reached, and at its end those
+    /// that were passed over.
     fn plan(&mut self) {
-        if self.source.swept {
-            return;
+        if !self.source.swept {
+            let reached = spi::first(HIGHEST_SEQ, &[self.source.plan_id.into()], |row| row.at(1));
+            self.listed(UNTRIED, reached.unwrap_or(0));
+            if self.missing() == 0 || !sweep::sweep(self.source) {
+                return;
+            }
         }
-        let mut after: i64 =
-            spi::first(HIGHEST_SEQ, &[self.source.plan_id.into()], |row| row.at(1)).unwrap_or(0);
+        self.listed(HOLES, 0);
+    }
+
+    /// Windows of the list behind the place `after`, until enough are found.
+    fn listed(&mut self, sql: &'static str, mut after: i64) {
         while self.missing() > 0 {
             let limit = self.limit();
             let args = [
@@ -192,16 +217,13 @@ impl Picked<'_> {
                 limit.into(),
                 after.into(),
             ];
-            let offers = spi::query(UNTRIED, &args, |row| self.offer(row, false));
+            let offers = spi::query(sql, &args, |row| self.offer(row, false));
             let at_end = (offers.len() as i64) < limit;
             after = offers.last().map_or(after, |offer| offer.candidate.seq);
             self.accept(offers);
             if at_end {
-                break;
+                return;
             }
-        }
-        if self.missing() > 0 && sweep::sweep(self.source) {
-            self.queued(KEEPING_PLACE, None);
         }
     }
 

@@ -5,7 +5,7 @@
 //! `max(last + 1, unix seconds * 2^20)`, and the leases that are open then belong to workers of the other
 //! server, so they are void.
 
-use crate::postgres::{lock, spi};
+use crate::postgres::{lock, role, spi};
 use pgrx::pg_sys;
 use std::cell::Cell;
 
@@ -15,6 +15,8 @@ struct Server {
     system_identifier: i64,
     timeline: i64,
     database: i64,
+    /// Another one after the extension was dropped and created again.
+    ledger: u32,
 }
 
 impl Server {
@@ -24,6 +26,7 @@ impl Server {
                 system_identifier: pg_sys::GetSystemIdentifier() as i64,
                 timeline: i64::from(pg_sys::GetWALInsertionTimeLine()),
                 database: i64::from(u32::from(pg_sys::MyDatabaseId)),
+                ledger: u32::from(role::ledger_relation()),
             }
         }
     }
@@ -112,6 +115,7 @@ fn matches_newest(server: Server) -> bool {
         system_identifier: row.at(1),
         timeline: row.at(2),
         database: row.at(3),
+        ledger: server.ledger,
     });
     newest.first() == Some(&server)
 }

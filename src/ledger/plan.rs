@@ -15,10 +15,10 @@ use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::window::{self, Bounds, Seen};
+use crate::ledger::window::{self, Bounds, Reading, Seen};
 use crate::postgres::{role, spi};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
+use std::ops::Range;
 
 /// What somebody asked for; the arguments of `backfill_plan` after their defaults.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct Request {
     pub reason: String,
     pub mode: Mode,
     pub keys: Option<Vec<String>>,
+    /// Ranges of positions, as pairs: how a draft of `pipeline_resume` names its windows.
+    pub positions: Option<Vec<i64>>,
     pub newest_first: bool,
     pub concurrency: Option<i32>,
     pub pool: String,
@@ -132,6 +134,9 @@ impl Request {
             reason: window::require_reason(text(object, "reason").map(str::to_owned))?,
             mode: if mode == "missing" { Mode::Missing } else { Mode::All },
             keys,
+            positions: object.get("positions").and_then(Value::as_array).map(|positions| {
+                positions.iter().filter_map(Value::as_i64).collect()
+            }),
             newest_first: ordering == "newest_first",
             concurrency: concurrency.map(|n| n as i32),
             pool: text(object, "pool").unwrap_or("backfill").to_owned(),
@@ -167,28 +172,25 @@ pub struct Selection {
     pub declined: Vec<Declined>,
 }
 
-/// Selects by the clock `as_of`. `own` is the plan that is being approved.
+/// Selects by the clock `as_of`.
 pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<Selection> {
-    let wanted: Option<HashSet<i64>> = match &request.keys {
-        Some(keys) => {
-            let mut positions = HashSet::new();
-            for key in keys {
-                positions.insert(pipeline.window_named(key)?.position);
-            }
-            Some(positions)
+    let wanted = named_windows(pipeline, request)?;
+    let bounds = match wanted.as_deref() {
+        Some([first, .., last]) if request.since.is_none() && request.until.is_none() => {
+            named_bounds(pipeline, first.start..last.end)
         }
-        None => None,
-    };
-    let bounds = match &wanted {
-        Some(wanted) if request.since.is_none() && request.until.is_none() => {
-            let first = wanted.iter().copied().min().unwrap_or(0);
-            let end = wanted.iter().copied().max().map_or(first, |last| last + 1);
-            let boundary = |k| pipeline.grid.boundary(k).expect("keys name windows of the grid");
-            Bounds { positions: first..end, since: boundary(first), until: boundary(end) }
+        Some([only]) if request.since.is_none() && request.until.is_none() => {
+            named_bounds(pipeline, only.clone())
         }
         _ => pipeline.bounds(request.since.as_deref(), request.until.as_deref(), as_of)?,
     };
-    let seen = window::look(window::Reading::Deciding, pipeline, bounds.positions.clone(), as_of)?;
+    let is_wanted = |position: i64| {
+        wanted.as_ref().is_none_or(|ranges| {
+            let after = ranges.partition_point(|range| range.start <= position);
+            after > 0 && ranges[after - 1].contains(&position)
+        })
+    };
+    let seen = window::look(Reading::Deciding, pipeline, bounds.positions.clone(), as_of)?;
     let oldest_source = pipeline
         .source_retention
         .filter(|_| request.override_retention.is_none())
@@ -196,7 +198,7 @@ pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<
     let mut members = Vec::new();
     let mut declined: Vec<Declined> = Vec::new();
     for seen in seen {
-        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&seen.window.position)) {
+        if !is_wanted(seen.window.position) {
             continue;
         }
         match reason_to_decline(&seen, request, pipeline.newest_due(as_of), oldest_source) {
@@ -205,6 +207,39 @@ pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<
         }
     }
     Ok(Selection { bounds, members, declined })
+}
+
+/// The windows that the request names, as ascending ranges of positions; `None` if it names a range of time.
+fn named_windows(pipeline: &Pipeline, request: &Request) -> Result<Option<Vec<Range<i64>>>> {
+    if let Some(positions) = &request.positions {
+        return Ok(Some(positions.chunks_exact(2).map(|pair| pair[0]..pair[1]).collect()));
+    }
+    let Some(keys) = &request.keys else { return Ok(None) };
+    let mut ranges = Vec::with_capacity(keys.len());
+    for key in keys {
+        let position = pipeline.window_named(key)?.position;
+        ranges.push(position..position + 1);
+    }
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup();
+    Ok(Some(ranges))
+}
+
+fn named_bounds(pipeline: &Pipeline, positions: Range<i64>) -> Bounds {
+    let boundary = |k| pipeline.grid.boundary(k).expect("names are of windows of the grid");
+    Bounds { since: boundary(positions.start), until: boundary(positions.end), positions }
+}
+
+/// Positions as half-open ranges, flattened: `[first, end, first, end, …]`.
+pub fn ranges_of(positions: impl Iterator<Item = i64>) -> Vec<i64> {
+    let mut ranges: Vec<i64> = vec![];
+    for position in positions {
+        match ranges.last_mut() {
+            Some(end) if *end == position => *end = position + 1,
+            _ => ranges.extend([position, position + 1]),
+        }
+    }
+    ranges
 }
 
 fn reason_to_decline(
@@ -250,16 +285,8 @@ pub struct Frozen {
 
 impl Frozen {
     pub fn of(members: &[Seen]) -> Self {
-        let mut ranges: Vec<i64> = vec![];
-        for seen in members {
-            let position = seen.window.position;
-            match ranges.last_mut() {
-                Some(end) if *end == position => *end = position + 1,
-                _ => ranges.extend([position, position + 1]),
-            }
-        }
         Self {
-            ranges,
+            ranges: ranges_of(members.iter().map(|seen| seen.window.position)),
             states: members.iter().map(|seen| letter(seen.state)).collect(),
             tokens: members.iter().map(|seen| seen.record.slice_token.unwrap_or(0)).collect(),
         }
@@ -366,12 +393,14 @@ impl Plan {
         }
     }
 
-    /// The plan with that number as the calling query sees it (42704).
-    pub fn read(id: i64) -> Result<Self> {
-        role::as_ledger(|| spi::read(LOAD, &[id.into()], Self::decode))
-            .into_iter()
-            .next()
-            .ok_or_else(|| missing(id))
+    /// The plan with that number (42704).
+    pub fn read(reading: Reading, id: i64) -> Result<Self> {
+        let args = [id.into()];
+        let rows = role::as_ledger(|| match reading {
+            Reading::Stable => spi::read(LOAD, &args, Self::decode),
+            Reading::Deciding => spi::latest(LOAD, &args, Self::decode),
+        });
+        rows.into_iter().next().ok_or_else(|| missing(id))
     }
 
     /// The plan with that number, locked against other decisions about it. Waits for people only.

@@ -103,7 +103,7 @@ pub const FUNCTIONS: [(&str, Level); 20] = [
     ("backfill_work", Level::Work),
     ("fence_check", Level::Work),
     ("replace_partition", Level::Work),
-    ("quarantine_query", Level::Work),
+    ("replace_or_keep", Level::Work),
     ("backfill_plan", Level::Operate),
     ("backfill_approve", Level::Operate),
     ("backfill_cancel", Level::Operate),

@@ -50,6 +50,8 @@ pub struct Run {
     /// Whether effects of this run leave the system.
     pub effects: bool,
     pub started_at: Instant,
+    /// Whether a heartbeat of it is kept.
+    pub has_beaten: bool,
     pub expires_at: Instant,
 }
 
@@ -67,7 +69,7 @@ const LOAD: &str = concat!(
     pipeline_columns!(),
     ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.worker, r.code_version, r.as_of, \
        r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
-       COALESCE(h.expires_at, r.expires_at), r.started_at
+       COALESCE(h.expires_at, r.expires_at), r.started_at, h.token IS NOT NULL
      FROM backfill.run_data r
      JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
      LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
@@ -151,6 +153,7 @@ impl Run {
             effects: row.get(c + 16).unwrap_or(true),
             expires_at: row.at(c + 17),
             started_at: row.at(c + 18),
+            has_beaten: row.at(c + 19),
         };
         (run, row.get(c + 10))
     }
@@ -217,6 +220,13 @@ impl Run {
         why.map_or(Ok(()), |why| Err(self.revoked(&why)))
     }
 
+    /// A run that has ended needs its heartbeat no more.
+    pub fn forget_heartbeat(&self) {
+        if self.has_beaten {
+            role::as_ledger(|| spi::run(FORGET, &[self.token.into()]));
+        }
+    }
+
     /// What an update of the open run that found no row means.
     pub fn lost(&self) -> Error {
         match Self::load(self.token) {
@@ -232,8 +242,19 @@ impl Run {
     }
 }
 
+const FORGET: &str = "DELETE FROM backfill.heartbeat_data WHERE token = $1";
+
 const NEWEST_TOKEN: &str = "SELECT token FROM backfill.run_data
     WHERE pipeline_id = $1 AND window_start = $2 ORDER BY turn DESC LIMIT 1";
+
+/// A token that is not NULL (22004).
+pub fn require_token(token: Option<i64>) -> Result<i64> {
+    token.ok_or_else(|| {
+        Error::new(Code::NullValue, "token must not be NULL")
+            .detail("The token says which window is written, and by which attempt.")
+            .hint("SELECT * FROM backfill_claim(…) gives a lease with its token.")
+    })
+}
 
 /// The open run of a token whose caller may work on it, without passing the fence.
 pub fn open(token: i64) -> Result<Run> {
@@ -274,6 +295,7 @@ pub fn finish(run: &Run, ending: &Ending) -> Result<()> {
     if role::as_ledger(|| spi::run(FINISH, &args)) == 0 {
         return Err(run.lost());
     }
+    run.forget_heartbeat();
     Ok(())
 }
 

@@ -1,45 +1,46 @@
 //! The end of a plan's list.
 //!
 //! Claims walk the list from the highest place that the log knows. Places that were passed over (their claim
-//! was rolled back, or somebody else's lease was in the way) are found once, when the end is reached, and put
-//! into the queue.
+//! was rolled back or is not committed yet, or somebody else's lease was in the way) are noted once, when the
+//! end is reached: from then on claims look at those only. They have a table of their own, because a queued
+//! window is also written by workers, and a claim must not wait for one.
 
 use crate::ledger::claim::Source;
 use crate::ledger::permit::{self, Cap};
 use crate::postgres::{lock, lock::Key, spi};
 
-const QUEUE_HOLES: &str = "INSERT INTO backfill.requeue_data
-        (pipeline_id, plan_id, window_start, window_end, seq, attempt, after_turn, rank, due_at)
-    SELECT w.pipeline_id, w.plan_id, w.window_start, w.window_end, w.seq, 1, COALESCE(r.turn, 0), 0, '-infinity'
-    FROM backfill.plan_window_data w
-    LEFT JOIN LATERAL (
-        SELECT n.turn FROM backfill.run_data n
-        WHERE n.pipeline_id = w.pipeline_id AND n.window_start = w.window_start ORDER BY n.turn DESC LIMIT 1
-    ) r ON true
+const NOTE_HOLES: &str = "INSERT INTO backfill.plan_hole_data (plan_id, seq)
+    SELECT w.plan_id, w.seq FROM backfill.plan_window_data w
     WHERE w.plan_id = $1
       AND NOT EXISTS (SELECT FROM backfill.run_data own
-                      WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = w.seq)
-      AND NOT EXISTS (SELECT FROM backfill.mark_data m
-                      WHERE m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped')
-    ON CONFLICT DO NOTHING";
+                      WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = w.seq)";
 
 const SWEPT: &str = "INSERT INTO backfill.plan_cursor_data (plan_id, swept_at)
     VALUES ($1, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING";
 
 const DRAINED: &str = "UPDATE backfill.plan_cursor_data SET drained_at = pg_catalog.clock_timestamp()
     WHERE plan_id = $1 AND drained_at IS NULL
-      AND NOT EXISTS (SELECT FROM backfill.requeue_data WHERE pipeline_id = $2 AND plan_id = $1)";
+      AND NOT EXISTS (SELECT FROM backfill.requeue_data WHERE pipeline_id = $2 AND plan_id = $1)
+      AND NOT EXISTS (
+            SELECT FROM backfill.plan_hole_data o
+            JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
+            WHERE o.plan_id = $1
+              AND NOT EXISTS (SELECT FROM backfill.run_data own
+                              WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = o.seq)
+              AND NOT EXISTS (SELECT FROM backfill.mark_data m
+                              WHERE m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start
+                                AND m.mark = 'skipped'))";
 
 /// A plan with more slots than this is looked at by every claim for ever: its slots cannot all be held.
 const MOST_SLOTS: i32 = 256;
 
-/// Queues the places of the list that have no run. Says whether the list is swept now.
+/// Notes the places of the list that have no run. Says whether the list is swept now.
 pub fn sweep(source: &Source) -> bool {
     let plan = source.plan_id;
     if !lock::try_exclusive(Key::Sweep { plan }) {
         return false;
     }
-    spi::run_bulk(QUEUE_HOLES, &[plan.into()]);
+    spi::run_bulk(NOTE_HOLES, &[plan.into()]);
     spi::run(SWEPT, &[plan.into()]);
     true
 }

@@ -1,10 +1,11 @@
 //! Ending the lease of a worker that is gone.
 //!
-//! The lease row is locked without waiting: while a fenced transaction holds it, the window is not handed out,
+//! The window's mutex is taken first, because its place in the queue is written. The lease row is locked without waiting: while a fenced transaction holds it, the window is not handed out,
 //! expired or not. The heartbeat's mutex keeps a heartbeat that is under way from being overlooked. The expiry
 //! is read again in a later statement, because the one that found the lease read an older state.
 
 use crate::domain::zone::Instant;
+use crate::ledger::claim::hold_window;
 use crate::ledger::permit::Holder;
 use crate::ledger::requeue::{self, Place};
 use crate::ledger::run::{self, AsSeen};
@@ -27,6 +28,9 @@ const END: &str = "UPDATE backfill.run_data
 /// an attempt, and its window keeps its place in the order.
 pub fn take_over(holder: &Holder) -> bool {
     let token = holder.token;
+    if !hold_window(holder.pipeline_id, holder.window_start) {
+        return false;
+    }
     if spi::first(LOCK, &[token.into()], |_| ()).is_none() {
         return false;
     }

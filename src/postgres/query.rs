@@ -20,7 +20,7 @@ pub struct Select {
 /// its own code. The caller is the author; `path` is the `search_path` that the query is to be read under.
 pub fn check(text: &str, path: &str, target: pg_sys::Oid, zone: &str) -> Result<()> {
     let table = Table::open(target)?;
-    settings::for_query(zone, Some(path), || {
+    settings::for_query(zone, &settings::with_temporary_last(path), || {
         let select = Select::read(text)?;
         let columns: Vec<&str> = table.writable().into_iter().take(select.width()).collect();
         select.rows_for(&table, &columns);
@@ -33,7 +33,8 @@ pub fn check(text: &str, path: &str, target: pg_sys::Oid, zone: &str) -> Result<
 pub fn fingerprint(author: &str, text: &str, path: &str) -> Result<String> {
     let author = Author::named(author)?;
     author.run(|| {
-        let select = settings::for_query("UTC", Some(path), || Select::read(text))?;
+        let path = settings::with_temporary_last(path);
+        let select = settings::for_query("UTC", &path, || Select::read(text))?;
         Ok(select.fingerprint())
     })
 }

@@ -1,7 +1,7 @@
 //! Settings for the length of a call: a statement must not mean something else in another session.
 //!
-//! They are set for one nest level of PostgreSQL's own and taken back with it, at the end of the closure or
-//! of the (sub)transaction that an error aborts.
+//! They are set for one nest level of PostgreSQL's own and taken back with it, together with what the
+//! statements set themselves, at the end of the closure or of the (sub)transaction that an error aborts.
 
 use crate::postgres::quote;
 use pgrx::pg_sys;
@@ -57,18 +57,19 @@ impl Drop for Nest {
     fn drop(&mut self) {
         // An error takes the level back when it aborts the (sub)transaction.
         if !std::thread::panicking() {
-            unsafe { pg_sys::AtEOXact_GUC(true, self.0) };
+            unsafe { pg_sys::AtEOXact_GUC(false, self.0) };
         }
     }
 }
 
-fn search_path_is(path: &str) -> bool {
-    unsafe { CStr::from_ptr(pg_sys::namespace_search_path).to_bytes() == path.as_bytes() }
+/// The session's `search_path` as it was set.
+pub fn session_path() -> String {
+    unsafe { CStr::from_ptr(pg_sys::namespace_search_path).to_string_lossy().into_owned() }
 }
 
 /// Runs statements of the ledger, in which every name without a schema is PostgreSQL's own.
 pub fn pinned<T>(f: impl FnOnce() -> T) -> T {
-    if search_path_is(SYSTEM_PATH) {
+    if unsafe { CStr::from_ptr(pg_sys::namespace_search_path) }.to_bytes() == SYSTEM_PATH.as_bytes() {
         return f();
     }
     let nest = Nest::new();
@@ -78,17 +79,13 @@ pub fn pinned<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs somebody's query: in the pipeline's zone, and under the `search_path` it was written for; `None` is
-/// the caller's own.
-pub fn for_query<T>(zone: &str, path: Option<&str>, f: impl FnOnce() -> T) -> T {
+/// Runs somebody's query: in the pipeline's zone, and under the `search_path` that it was written for.
+pub fn for_query<T>(zone: &str, path: &str, f: impl FnOnce() -> T) -> T {
     let nest = Nest::new();
     nest.set_all(&READING);
     nest.set_all(&WRITING);
     nest.set("TimeZone", zone);
-    if let Some(path) = path {
-        // Without the mention, the session's temporary tables would come first.
-        nest.set("search_path", &if path.is_empty() { "pg_temp".into() } else { format!("{path}, pg_temp") });
-    }
+    nest.set("search_path", path);
     let result = f();
     drop(nest);
     result
@@ -121,6 +118,12 @@ pub fn for_slice<T>(f: impl FnOnce() -> T) -> T {
         drop(nest);
         result
     })
+}
+
+/// A `search_path` of [`search_path`] for a session that may have temporary tables: without a mention of
+/// `pg_temp` they would come first.
+pub fn with_temporary_last(path: &str) -> String {
+    if path.is_empty() { "pg_temp".into() } else { format!("{path}, pg_temp") }
 }
 
 /// The schemas that the session's `search_path` means now, as one that means the same in every session: what

@@ -2,7 +2,7 @@
 
 use crate::error::{Code, Error, Result, faithful};
 use crate::postgres::rows::Rows;
-use crate::postgres::{executor, quote, role, settings, spi};
+use crate::postgres::{executor, quote, role, spi};
 use pgrx::pg_sys;
 
 /// A column that a row may have.
@@ -47,7 +47,7 @@ pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
 }
 
 fn catalog<R>(sql: &'static str, oid: pg_sys::Oid, decode: impl FnMut(&spi::Row) -> R) -> Vec<R> {
-    settings::pinned(|| role::as_ledger(|| spi::latest(sql, &[oid.into()], decode)))
+    role::as_ledger(|| spi::latest(sql, &[oid.into()], decode))
 }
 
 impl Table {
