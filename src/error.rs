@@ -208,9 +208,7 @@ unsafe extern "C-unwind" fn observe(_arg: *mut c_void) {
             let own = |p: *const c_char| (!p.is_null()).then(|| CStr::from_ptr(p).to_owned());
             let fields = Fields {
                 sqlstate: (*edata).sqlerrcode,
-                message: own((*edata).message)
-                    .map(|m| m.to_string_lossy().into_owned())
-                    .unwrap_or_default(),
+                message: own((*edata).message).map(|m| m.to_string_lossy().into_owned()).unwrap_or_default(),
                 schema: own((*edata).schema_name),
                 table: own((*edata).table_name),
                 column: own((*edata).column_name),
@@ -230,11 +228,8 @@ pub fn raise(error: Error) -> ! {
     let fields = Fields { sqlstate: pack(error.code.sqlstate()), ..Fields::default() };
     PENDING.with(|p| p.replace(Some(fields)));
     unsafe { RESTORE.push(restore) };
-    let mut report = ErrorReport::new(
-        PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION,
-        error.message,
-        "pg_backfill",
-    );
+    let mut report =
+        ErrorReport::new(PgSqlErrorCode::ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error.message, "pg_backfill");
     if let Some(detail) = error.detail {
         report = report.set_detail(detail);
     }

@@ -29,8 +29,16 @@ extension_sql_file!("../sql/owned.sql", name = "owned", requires = ["run"]);
 extension_sql_file!("../sql/stage.sql", name = "stage", requires = ["owned"]);
 extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["stage"]);
 extension_sql_file!("../sql/plan_functions.sql", name = "plan_functions", requires = ["lease"]);
-extension_sql_file!("../sql/pipeline_functions.sql", name = "pipeline_functions", requires = ["plan_functions"]);
-extension_sql_file!("../sql/window_functions.sql", name = "window_functions", requires = ["pipeline_functions"]);
+extension_sql_file!(
+    "../sql/pipeline_functions.sql",
+    name = "pipeline_functions",
+    requires = ["plan_functions"]
+);
+extension_sql_file!(
+    "../sql/window_functions.sql",
+    name = "window_functions",
+    requires = ["pipeline_functions"]
+);
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["window_functions"]);
 extension_sql_file!("../sql/slice.sql", name = "slice", requires = ["views"]);
 extension_sql_file!("../sql/dump.sql", name = "dump", finalize);

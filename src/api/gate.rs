@@ -16,9 +16,8 @@ fn run_gate<'a>(
     trigger: &'a pgrx::PgTrigger<'a>,
 ) -> Result<Option<PgHeapTuple<'a, impl WhoAllocated>>, std::convert::Infallible> {
     let new = trigger.new().expect("an UPDATE has a new row");
-    let number = |column: &str| -> i64 {
-        new.get_by_name(column).ok().flatten().expect("the column is NOT NULL")
-    };
+    let number =
+        |column: &str| -> i64 { new.get_by_name(column).ok().flatten().expect("the column is NOT NULL") };
     let (pipeline_id, plan_id, token) = (number("pipeline_id"), number("plan_id"), number("token"));
     let start: TimestampWithTimeZone =
         new.get_by_name("window_start").ok().flatten().expect("the column is NOT NULL");

@@ -50,14 +50,7 @@ fn try_claim(
     if let Some(name) = pools.iter().flatten().find(|name| !pool::exists(name)) {
         return Err(pool::unknown(name));
     }
-    let wish = Wish {
-        worker,
-        max_windows: max_windows as usize,
-        pools,
-        pipelines,
-        code_version,
-        window_key,
-    };
+    let wish = Wish { worker, max_windows: max_windows as usize, pools, pipelines, code_version, window_key };
     claim::check(&wish)?;
     claim::claim(&wish)
 }
@@ -168,18 +161,13 @@ fn heartbeat(token: i64, progress: Option<JsonB>) -> Result<Instant> {
     session::require_writable()?;
     // Before the lease is read: a takeover either sees this heartbeat or makes it fail.
     if !role::as_ledger(|| lock::try_shared(Key::Beat { token })) {
-        return Err(Error::new(
-            Code::StaleToken,
-            format!("fencing token {token} is being taken over"),
-        )
-        .detail("Its lease expired and another claim is ending it.")
-        .hint("Stop, and claim again with SELECT * FROM backfill_claim(…)."));
+        return Err(Error::new(Code::StaleToken, format!("fencing token {token} is being taken over"))
+            .detail("Its lease expired and another claim is ending it.")
+            .hint("Stop, and claim again with SELECT * FROM backfill_claim(…)."));
     }
     let run = run::open(token)?;
-    let args =
-        [token.into(), datum::clock().into(), run.pipeline.lease_for.into(), progress.into()];
-    Ok(role::as_ledger(|| spi::first(BEAT, &args, |row| row.at(1)))
-        .expect("INSERT … RETURNING of one row"))
+    let args = [token.into(), datum::clock().into(), run.pipeline.lease_for.into(), progress.into()];
+    Ok(role::as_ledger(|| spi::first(BEAT, &args, |row| row.at(1))).expect("INSERT … RETURNING of one row"))
 }
 
 #[pg_extern(sql = false)]
@@ -243,18 +231,10 @@ fn backfill_fail(
     retry: Option<bool>,
     sqlstate: Option<String>,
 ) -> String {
-    answer(
-        run::require_token(token)
-            .and_then(|token| fail(token, error, retry.unwrap_or(true), sqlstate)),
-    )
+    answer(run::require_token(token).and_then(|token| fail(token, error, retry.unwrap_or(true), sqlstate)))
 }
 
-fn fail(
-    token: i64,
-    error: Option<String>,
-    retry: bool,
-    sqlstate: Option<String>,
-) -> Result<String> {
+fn fail(token: i64, error: Option<String>, retry: bool, sqlstate: Option<String>) -> Result<String> {
     let run = run::open(token)?;
     let reason = error.as_deref().unwrap_or("no reason given");
     let refused = sqlstate.as_deref().is_some_and(|code| REFUSALS.contains(&code));

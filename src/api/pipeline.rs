@@ -82,9 +82,9 @@ fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {
 
 fn define(name: Option<String>, settings: Map<String, Value>, path: &str) -> Result<String> {
     session::require_writable()?;
-    let name = name.filter(|name| !name.trim().is_empty()).ok_or_else(|| {
-        invalid("a pipeline needs a name", "pipeline is NULL or blank.", "Give it a name.")
-    })?;
+    let name = name
+        .filter(|name| !name.trim().is_empty())
+        .ok_or_else(|| invalid("a pipeline needs a name", "pipeline is NULL or blank.", "Give it a name."))?;
     role::as_ledger(|| lock::exclusive(Key::Definitions));
     let Some(existing) = Pipeline::find(&name) else {
         return create(&name, &settings, path);
@@ -199,8 +199,14 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         )
     })
     .expect("one row");
-    let ([cadence, delay, lease_for, run_timeout, retry_delay, retention, expected], numbers, shrink, cost, relation, column) =
-        typed;
+    let (
+        [cadence, delay, lease_for, run_timeout, retry_delay, retention, expected],
+        numbers,
+        shrink,
+        cost,
+        relation,
+        column,
+    ) = typed;
     let required = |name: &str| {
         invalid(
             &format!("{name} must not be null"),
@@ -258,7 +264,11 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
     }
     let pool_name = text("pool").ok_or_else(|| required("pool"))?;
     let max_shrink = shrink.filter(|s| (0.0..=1.0).contains(s)).ok_or_else(|| {
-        invalid("max_shrink is out of range", "max_shrink must be between 0 and 1.", "0.5 refuses a slice that loses more than half of its rows.")
+        invalid(
+            "max_shrink is out of range",
+            "max_shrink must be between 0 and 1.",
+            "0.5 refuses a slice that loses more than half of its rows.",
+        )
     })?;
     let slice = target::check(relation, column.as_deref(), &grid, query.is_some())?;
     Ok(Checked {
@@ -308,7 +318,13 @@ const UPDATE: &str = concat!(
 
 impl Checked {
     /// The values of `setting_columns!()` after the two given ones.
-    fn write(&self, sql: &'static str, first: pgrx::datum::DatumWithOid, second: &str, path: &str) -> Option<i64> {
+    fn write(
+        &self,
+        sql: &'static str,
+        first: pgrx::datum::DatumWithOid,
+        second: &str,
+        path: &str,
+    ) -> Option<i64> {
         let grid = &self.grid;
         let zone = grid.zone.name();
         let args = [
@@ -401,9 +417,7 @@ fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
 const STORED: &str = include_str!("../../sql/query/pipeline_settings.sql");
 
 fn stored(pipeline: &Pipeline) -> Map<String, Value> {
-    let stored = role::as_ledger(|| {
-        spi::first(STORED, &[pipeline.id.into()], |row| row.at::<JsonB>(1).0)
-    });
+    let stored = role::as_ledger(|| spi::first(STORED, &[pipeline.id.into()], |row| row.at::<JsonB>(1).0));
     let mut settings = match stored {
         Some(Value::Object(settings)) => settings,
         _ => Map::new(),
@@ -425,9 +439,7 @@ fn comparable(settings: &Map<String, Value>, checked: &Checked) -> Map<String, V
     let mut settings = settings.clone();
     settings.insert("time_zone".to_owned(), Value::from(checked.grid.zone.name()));
     settings.insert("start_at".to_owned(), start_text(&checked.grid));
-    let json = spi::first(COMPARABLE, &[JsonB(Value::Object(settings)).into()], |row| {
-        row.at::<JsonB>(1).0
-    });
+    let json = spi::first(COMPARABLE, &[JsonB(Value::Object(settings)).into()], |row| row.at::<JsonB>(1).0);
     match json {
         Some(Value::Object(settings)) => settings,
         _ => Map::new(),
@@ -549,7 +561,8 @@ fn drop_pipeline(pipeline: Option<String>) -> Result<String> {
     Ok("dropped".to_owned())
 }
 
-const GRANT: &str = "INSERT INTO backfill.grant_data (pipeline_id, grantee, level, granted_by) VALUES ($1, $2, $3, $4)
+const GRANT: &str =
+    "INSERT INTO backfill.grant_data (pipeline_id, grantee, level, granted_by) VALUES ($1, $2, $3, $4)
     ON CONFLICT (pipeline_id, grantee) DO UPDATE
     SET level = excluded.level, granted_by = excluded.granted_by, granted_at = excluded.granted_at";
 

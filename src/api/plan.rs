@@ -163,8 +163,7 @@ pub fn propose(
         created_by.as_str().into(),
     ];
     let plan_id: i64 = role::as_ledger(|| {
-        let plan_id: i64 =
-            spi::first(INSERT, &args, |row| row.at(1)).expect("INSERT … RETURNING of one row");
+        let plan_id: i64 = spi::first(INSERT, &args, |row| row.at(1)).expect("INSERT … RETURNING of one row");
         store_declined(plan_id, &selection.declined);
         plan_id
     });
@@ -205,13 +204,13 @@ fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<Strin
     Ok(request.code_version.clone().or_else(|| pipeline.code_version.clone()))
 }
 
-const HISTORY: &str = "SELECT (pg_catalog.date_part('epoch', ended_at - started_at) * 1000000)::pg_catalog.int8
+const HISTORY: &str =
+    "SELECT (pg_catalog.date_part('epoch', ended_at - started_at) * 1000000)::pg_catalog.int8
     FROM backfill.run_data WHERE pipeline_id = $1 AND outcome = 'done' ORDER BY window_start DESC LIMIT 500";
 
 /// The price of running the members on `slots` slots. Durations are in seconds; what is not known is null.
 fn estimate(pipeline: &Pipeline, members: &[Seen], slots: i32) -> Value {
-    let history =
-        role::as_ledger(|| spi::query(HISTORY, &[pipeline.id.into()], |row| row.at::<i64>(1)));
+    let history = role::as_ledger(|| spi::query(HISTORY, &[pipeline.id.into()], |row| row.at::<i64>(1)));
     let expected = pipeline.expected_duration.map(|span| span.approximate_micros());
     let price = price::price(&history, expected, members.len(), slots.max(1) as usize);
     let seconds = |micros: Option<i64>| micros.map(|m| m as f64 / 1e6);
@@ -267,7 +266,8 @@ const INSERT_WINDOWS: &str = "INSERT INTO backfill.plan_window_data (plan_id, se
     SELECT $1, w.seq, $2, w.window_start, w.window_end
     FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4)) WITH ORDINALITY AS w (window_start, window_end, seq)";
 
-const FROZEN: &str = "SELECT member_ranges, member_states, member_tokens FROM backfill.plan_data WHERE plan_id = $1";
+const FROZEN: &str =
+    "SELECT member_ranges, member_states, member_tokens FROM backfill.plan_data WHERE plan_id = $1";
 
 const NOTIFY: &str = "SELECT pg_catalog.pg_notify('backfill', $1)";
 
@@ -335,12 +335,7 @@ fn require_state(plan: &Plan, states: &[&str], wanted: &str) -> Result<()> {
 /// Differences named in an error.
 const NAMED: usize = 5;
 
-fn revalidate(
-    pipeline: &Pipeline,
-    plan: &Plan,
-    request: &Request,
-    selection: &Selection,
-) -> Result<()> {
+fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &Selection) -> Result<()> {
     let frozen = role::as_ledger(|| {
         spi::first(FROZEN, &[plan.id.into()], |row| Frozen {
             ranges: row.at(1),
@@ -355,26 +350,23 @@ fn revalidate(
         return Ok(());
     }
     let again = "Make a new plan with SELECT * FROM backfill_plan(…) and approve that.";
-    let owned = selection.declined.iter().find(|d| {
-        d.reason.starts_with("owned by plan") && was_member(pipeline, &frozen, d)
-    });
+    let owned = selection
+        .declined
+        .iter()
+        .find(|d| d.reason.starts_with("owned by plan") && was_member(pipeline, &frozen, d));
     if let Some(owned) = owned {
-        return Err(Error::new(
-            Code::Owned,
-            format!("windows of plan {} are {}", plan.id, owned.reason),
-        )
-        .detail(format!(
-            "{} window(s) from {} to {} are {}.",
-            owned.windows,
-            instant_text(&pipeline.grid.zone, owned.start),
-            instant_text(&pipeline.grid.zone, owned.end),
-            owned.reason
-        ))
-        .hint(format!("Wait for that plan, or cancel it. {again}")));
+        return Err(Error::new(Code::Owned, format!("windows of plan {} are {}", plan.id, owned.reason))
+            .detail(format!(
+                "{} window(s) from {} to {} are {}.",
+                owned.windows,
+                instant_text(&pipeline.grid.zone, owned.start),
+                instant_text(&pipeline.grid.zone, owned.end),
+                owned.reason
+            ))
+            .hint(format!("Wait for that plan, or cancel it. {again}")));
     }
-    let mut differences = frozen.differences(&now, |position| {
-        pipeline.grid.window_key(position).unwrap_or_default()
-    });
+    let mut differences =
+        frozen.differences(&now, |position| pipeline.grid.window_key(position).unwrap_or_default());
     if version != plan.code_version {
         let shown = |v: &Option<String>| v.clone().unwrap_or_else(|| "none".to_owned());
         differences.push(format!(
@@ -409,11 +401,7 @@ fn backfill_cancel(
     reason: Option<String>,
 ) -> TableIterator<
     'static,
-    (
-        name!(windows_freed, i64),
-        name!(leases_revoked, i64),
-        name!(still_writing, Vec<i32>),
-    ),
+    (name!(windows_freed, i64), name!(leases_revoked, i64), name!(still_writing, Vec<i32>)),
 > {
     TableIterator::once(answer(cancel(plan_id, reason)))
 }
@@ -455,12 +443,8 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
         let freed: i64 = if plan.state == "draft" {
             0
         } else {
-            spi::first(
-                FREED,
-                &[plan_id.into(), pipeline.id.into(), plan.windows.into()],
-                |row| row.at(1),
-            )
-            .unwrap_or(0)
+            spi::first(FREED, &[plan_id.into(), pipeline.id.into(), plan.windows.into()], |row| row.at(1))
+                .unwrap_or(0)
         };
         let revoked = held.len() as i64;
         let writing = spi::query(WRITING, &[held.into()], |row| row.at::<i32>(1));
@@ -540,7 +524,10 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
         String::new(),
         "4. Who reads the target meanwhile?".to_owned(),
         holding_text(estimate),
-        format!("   each slice is replaced at once when its window is done; pool {} bounds the load", plan.pool),
+        format!(
+            "   each slice is replaced at once when its window is done; pool {} bounds the load",
+            plan.pool
+        ),
         String::new(),
         "5. Can the source still answer for these windows?".to_owned(),
         retention_text(&pipeline, &request),
@@ -575,11 +562,8 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
 
 fn holding_text(estimate: &Value) -> String {
     let holding = estimate["holding_data"].as_object();
-    let versions: Vec<String> = holding
-        .into_iter()
-        .flatten()
-        .map(|(version, windows)| format!("{windows} by {version}"))
-        .collect();
+    let versions: Vec<String> =
+        holding.into_iter().flatten().map(|(version, windows)| format!("{windows} by {version}")).collect();
     if versions.is_empty() {
         "   none of these windows holds data now".to_owned()
     } else {

@@ -46,9 +46,7 @@ fn replace_partition(
     finish: Option<bool>,
 ) -> Composite {
     let wish = Wish { query, staging, allow_shrink, path: settings::session_path() };
-    answer(settings::pinned(|| {
-        replace(required(token)?, strategy.as_deref(), &wish, finish.unwrap_or(true))
-    }))
+    answer(settings::pinned(|| replace(required(token)?, strategy.as_deref(), &wish, finish.unwrap_or(true))))
 }
 
 /// One attempt of `backfill_work`: the lease's query or stage, published; or, where the result is refused, the
@@ -57,8 +55,7 @@ fn replace_partition(
 fn replace_or_keep(token: Option<i64>) -> Composite {
     let wish = Wish { path: settings::session_path(), ..Wish::default() };
     let refusal = answer(settings::pinned(|| attempt(required(token)?, &wish)));
-    let (sqlstate, error) =
-        refusal.map(|error| (error.code.sqlstate(), full_text(&error))).unzip();
+    let (sqlstate, error) = refusal.map(|error| (error.code.sqlstate(), full_text(&error))).unzip();
     composite("attempt", vec![sqlstate.and_then(value), error.and_then(value)])
 }
 
@@ -182,15 +179,12 @@ fn require_strategy(strategy: Option<&str>) -> Result<()> {
 fn open(run: &Run) -> Result<Segment> {
     let pipeline = &run.pipeline;
     let (Some(oid), Some(column)) = (pipeline.target, pipeline.slice_column.as_deref()) else {
-        return Err(Error::new(
-            Code::NotInState,
-            format!("pipeline \"{}\" has no target", pipeline.name),
-        )
-        .detail("Its slices lie outside this database, or in no table that the ledger knows.")
-        .hint(format!(
-            "Write them under token {0} where they belong, then SELECT backfill_finish({0}).",
-            run.token
-        )));
+        return Err(Error::new(Code::NotInState, format!("pipeline \"{}\" has no target", pipeline.name))
+            .detail("Its slices lie outside this database, or in no table that the ledger knows.")
+            .hint(format!(
+                "Write them under token {0} where they belong, then SELECT backfill_finish({0}).",
+                run.token
+            )));
     };
     Segment::open(oid, column, &pipeline.grid.zone, [run.window_start, run.window_end])
 }
@@ -377,8 +371,7 @@ impl Built {
         if outside == 0 {
             return Ok(());
         }
-        let bounds =
-            settings::for_query(&run.pipeline.time_zone, "", || target.bounds.text());
+        let bounds = settings::for_query(&run.pipeline.time_zone, "", || target.bounds.text());
         let column = &target.column;
         Err(Error::new(
             Code::OutsideWindow,
@@ -388,10 +381,7 @@ impl Built {
             "Column \"{column}\" must be in {bounds}; such rows have {}.",
             self.rows.examples().join(", ")
         ))
-        .hint(format!(
-            "Restrict the rows to {0} >= $1 AND {0} < $2.",
-            quote::identifier(column)
-        )))
+        .hint(format!("Restrict the rows to {0} >= $1 AND {0} < $2.", quote::identifier(column))))
     }
 }
 
@@ -450,7 +440,11 @@ fn publish(
         allow_shrink: replacement.allow_shrink.clone(),
         metrics: None,
     };
-    if finish { run::finish(run, &ending)? } else { run::record(run, &ending)? }
+    if finish {
+        run::finish(run, &ending)?
+    } else {
+        run::record(run, &ending)?
+    }
     Ok(replacement)
 }
 
@@ -501,12 +495,5 @@ fn write(
         ))
         .hint("Repeat the transaction. If it happens again, a session writes there without a fence, a trigger swallows or adds rows, or row-level security hides rows from the writer."));
     }
-    Ok(Replacement {
-        rows,
-        inserted,
-        deleted,
-        changed: true,
-        digest: digest.to_string(),
-        allow_shrink,
-    })
+    Ok(Replacement { rows, inserted, deleted, changed: true, digest: digest.to_string(), allow_shrink })
 }

@@ -64,12 +64,10 @@ impl Bound {
         let time = if rest.0.is_empty() {
             (0, 0, 0, 0)
         } else {
-            rest.time()
-                .ok_or_else(|| BoundError::Malformed(given.into()))?
+            rest.time().ok_or_else(|| BoundError::Malformed(given.into()))?
         };
-        let local = date
-            .and_then(|date| at_time(date, time))
-            .ok_or_else(|| BoundError::Impossible(given.into()))?;
+        let local =
+            date.and_then(|date| at_time(date, time)).ok_or_else(|| BoundError::Impossible(given.into()))?;
         rest.0 = rest.0.trim_ascii_start();
         if rest.0.is_empty() {
             return Ok(Bound::Local(local));
@@ -77,9 +75,7 @@ impl Bound {
         let is_named = rest.0.starts_with(|c: char| c.is_alphabetic());
         match rest.offset() {
             Some(east) if rest.0.is_empty() => {
-                let utc = local
-                    .checked_sub_signed(TimeDelta::seconds(east))
-                    .unwrap_or(local);
+                let utc = local.checked_sub_signed(TimeDelta::seconds(east)).unwrap_or(local);
                 Ok(Bound::Absolute(Instant::from_utc(utc)))
             }
             None if is_named => Err(BoundError::NamedZone(given.into())),
@@ -111,16 +107,8 @@ pub fn instant_text(zone: &impl Zone, at: Instant) -> String {
     let local = zone.to_local(at);
     let offset = zone.offset(at);
     let sign = if offset < 0 { '-' } else { '+' };
-    let (hours, minutes, seconds) = (
-        offset.abs() / 3600,
-        offset.abs() / 60 % 60,
-        offset.abs() % 60,
-    );
-    let mut text = format!(
-        "{}T{}{sign}{hours:02}:{minutes:02}",
-        local.date(),
-        time_text(local.time())
-    );
+    let (hours, minutes, seconds) = (offset.abs() / 3600, offset.abs() / 60 % 60, offset.abs() % 60);
+    let mut text = format!("{}T{}{sign}{hours:02}:{minutes:02}", local.date(), time_text(local.time()));
     if seconds != 0 {
         text += &format!(":{seconds:02}");
     }
@@ -154,15 +142,11 @@ fn refusal(given: &str) -> BoundError {
     let word = given.to_ascii_lowercase();
     match word.as_str() {
         "" => BoundError::Empty,
-        "now" | "today" | "yesterday" | "tomorrow" | "epoch" | "allballs" => {
-            BoundError::Word(owned)
-        }
+        "now" | "today" | "yesterday" | "tomorrow" | "epoch" | "allballs" => BoundError::Word(owned),
         "infinity" | "+infinity" | "-infinity" => BoundError::Infinite(owned),
         // One or two digits and a separator: a day or a month.
         _ if matches!(
-            word.trim_start_matches(|c: char| c.is_ascii_digit())
-                .as_bytes()
-                .first(),
+            word.trim_start_matches(|c: char| c.is_ascii_digit()).as_bytes().first(),
             Some(b'/' | b'.' | b'-')
         ) && matches!(word.find(['/', '.', '-']), Some(1..=2)) =>
         {
@@ -235,10 +219,7 @@ impl Rest<'_> {
 
     /// `Z`, `UTC`, `GMT` or an offset, as seconds east.
     fn offset(&mut self) -> Option<i64> {
-        if ["z", "utc", "gmt"]
-            .iter()
-            .any(|name| self.0.eq_ignore_ascii_case(name))
-        {
+        if ["z", "utc", "gmt"].iter().any(|name| self.0.eq_ignore_ascii_case(name)) {
             self.0 = "";
             return Some(0);
         }
@@ -250,9 +231,7 @@ impl Rest<'_> {
             }
             None => return None,
         };
-        let hours = self
-            .number(2)
-            .filter(|hours| *hours <= LARGEST_OFFSET_HOURS)?;
+        let hours = self.number(2).filter(|hours| *hours <= LARGEST_OFFSET_HOURS)?;
         let mut parts = [0, 0];
         for part in &mut parts {
             if self.0.is_empty() {
@@ -272,29 +251,17 @@ impl fmt::Display for BoundError {
         match self {
             BoundError::Empty => write!(f, "a bound is empty")?,
             BoundError::Word(text) => {
-                write!(
-                    f,
-                    "the bound \"{text}\" would name another window at another moment"
-                )?;
+                write!(f, "the bound \"{text}\" would name another window at another moment")?;
             }
             BoundError::Infinite(text) => write!(f, "the bound \"{text}\" is infinite")?,
             BoundError::Ambiguous(text) => {
-                write!(
-                    f,
-                    "the bound \"{text}\" does not say which number is the month"
-                )?;
+                write!(f, "the bound \"{text}\" does not say which number is the month")?;
             }
             BoundError::NamedZone(text) => {
-                write!(
-                    f,
-                    "the bound \"{text}\" names a zone where only an offset is read"
-                )?;
+                write!(f, "the bound \"{text}\" names a zone where only an offset is read")?;
             }
             BoundError::Impossible(text) => {
-                write!(
-                    f,
-                    "the bound \"{text}\" is not in the calendar of the years 0001 to 9999"
-                )?;
+                write!(f, "the bound \"{text}\" is not in the calendar of the years 0001 to 9999")?;
             }
             BoundError::Malformed(text) => write!(f, "the bound \"{text}\" cannot be read")?,
         }
@@ -320,21 +287,14 @@ mod tests {
             ("2024-02-29 06:07", "2024-02-29T06:07:00"),
             ("2024-02-29t06:07:08", "2024-02-29T06:07:08"),
             ("2024-02-29T06:07:08.25", "2024-02-29T06:07:08.25"),
-            (
-                "2024-02-29T06:07:08.123456000",
-                "2024-02-29T06:07:08.123456",
-            ),
+            ("2024-02-29T06:07:08.123456000", "2024-02-29T06:07:08.123456"),
             ("2024-02-29T06:07:08.000", "2024-02-29T06:07:08"),
             ("2024-12-31 24:00", "2025-01-01T00:00:00"),
             ("2024-12-31T24:00:00.000", "2025-01-01T00:00:00"),
             ("0001-01-01", "0001-01-01T00:00:00"),
             ("9999-12-31T24:00", "+10000-01-01T00:00:00"),
         ] {
-            assert_eq!(
-                Bound::parse(text),
-                Ok(Bound::Local(local(expected))),
-                "{text}"
-            );
+            assert_eq!(Bound::parse(text), Ok(Bound::Local(local(expected))), "{text}");
         }
     }
 
@@ -353,11 +313,7 @@ mod tests {
             ("2024-01-01T24:00+01", "2024-01-01T23:00:00"),
             ("0001-01-01T00:00+01", "0000-12-31T23:00:00"),
         ] {
-            assert_eq!(
-                Bound::parse(text),
-                Ok(Bound::Absolute(utc(expected))),
-                "{text}"
-            );
+            assert_eq!(Bound::parse(text), Ok(Bound::Absolute(utc(expected))), "{text}");
         }
     }
 
@@ -365,32 +321,16 @@ mod tests {
     fn refused_forms() {
         type Make = fn(String) -> BoundError;
         let cases: [(Make, &[&str]); 6] = [
-            (
-                BoundError::Word,
-                &["now", "TODAY", "yesterday", "tomorrow", "epoch"],
-            ),
+            (BoundError::Word, &["now", "TODAY", "yesterday", "tomorrow", "epoch"]),
             (BoundError::Infinite, &["infinity", "-Infinity"]),
-            (
-                BoundError::Ambiguous,
-                &["01/02/2024", "1.2.2024", "02-01-2024", "1/2/24 06:00"],
-            ),
+            (BoundError::Ambiguous, &["01/02/2024", "1.2.2024", "02-01-2024", "1/2/24 06:00"]),
             (
                 BoundError::NamedZone,
-                &[
-                    "2024-01-01 00:00 PST",
-                    "2024-01-01 00:00 Europe/Berlin",
-                    "2024-01-01 00:00 BC",
-                ],
+                &["2024-01-01 00:00 PST", "2024-01-01 00:00 Europe/Berlin", "2024-01-01 00:00 BC"],
             ),
             (
                 BoundError::Impossible,
-                &[
-                    "2023-02-29",
-                    "2024-13-01",
-                    "0000-01-01",
-                    "2024-01-01 24:01",
-                    "2024-01-01 00:60",
-                ],
+                &["2023-02-29", "2024-13-01", "0000-01-01", "2024-01-01 24:01", "2024-01-01 00:60"],
             ),
             (
                 BoundError::Malformed,
@@ -436,28 +376,18 @@ mod tests {
 
     #[test]
     fn no_text_panics() {
-        let parts = [
-            "2024", "-", "01", "1", ":", ".", "T", " ", "+", "Z", "9", "é", "UTC", "24", "\0",
-        ];
+        let parts = ["2024", "-", "01", "1", ":", ".", "T", " ", "+", "Z", "9", "é", "UTC", "24", "\0"];
         let mut state: u64 = 7;
         for _ in 0..200_000 {
             let mut text = String::from("2024-01-01");
             for _ in 0..state % 9 {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 text += parts[(state >> 33) as usize % parts.len()];
             }
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let from = (state >> 33) as usize % 11;
             if let Ok(Bound::Local(local)) = Bound::parse(&text[from..]) {
-                assert_eq!(
-                    Bound::parse(&local_text(local)),
-                    Ok(Bound::Local(local)),
-                    "{text}"
-                );
+                assert_eq!(Bound::parse(&local_text(local)), Ok(Bound::Local(local)), "{text}");
             }
         }
     }
@@ -465,10 +395,7 @@ mod tests {
     #[test]
     fn refusals_say_what_is_accepted() {
         let message = Bound::parse("today").unwrap_err().to_string();
-        assert!(
-            message.contains("\"today\"") && message.contains("2024-01-31T06:00:00Z"),
-            "{message}"
-        );
+        assert!(message.contains("\"today\"") && message.contains("2024-01-31T06:00:00Z"), "{message}");
     }
 
     #[test]
@@ -484,30 +411,14 @@ mod tests {
             assert_eq!(Bound::parse(expected), Ok(Bound::Local(local(text))));
         }
         let zone = new_york();
-        assert_eq!(
-            instant_text(&zone, utc("2013-11-03T05:30:00")),
-            "2013-11-03T01:30-04:00"
-        );
-        assert_eq!(
-            instant_text(&zone, utc("2013-11-03T06:30:00")),
-            "2013-11-03T01:30-05:00"
-        );
-        assert_eq!(
-            instant_text(&fixed(0), utc("2013-11-03T06:00:00")),
-            "2013-11-03T06:00+00:00"
-        );
+        assert_eq!(instant_text(&zone, utc("2013-11-03T05:30:00")), "2013-11-03T01:30-04:00");
+        assert_eq!(instant_text(&zone, utc("2013-11-03T06:30:00")), "2013-11-03T01:30-05:00");
+        assert_eq!(instant_text(&fixed(0), utc("2013-11-03T06:00:00")), "2013-11-03T06:00+00:00");
         let zone = half_hours();
         for micros in [0, 1, 86_399_999_999, 500_000_000_000_000, -1] {
             let text = instant_text(&zone, Instant(micros));
-            assert_eq!(
-                Bound::parse(&text),
-                Ok(Bound::Absolute(Instant(micros))),
-                "{text}"
-            );
+            assert_eq!(Bound::parse(&text), Ok(Bound::Absolute(Instant(micros))), "{text}");
         }
-        assert_eq!(
-            instant_text(&zone, utc("2001-01-01T00:00:00")),
-            "2001-01-01T04:30:45+04:30:45"
-        );
+        assert_eq!(instant_text(&zone, utc("2001-01-01T00:00:00")), "2001-01-01T04:30:45+04:30:45");
     }
 }

@@ -52,9 +52,7 @@ impl fmt::Display for CadenceError {
         f.write_str(match self {
             CadenceError::Zero => "a cadence must be longer than zero",
             CadenceError::Negative => "a cadence must be positive",
-            CadenceError::Mixed => {
-                "a cadence must be months, or days, or a time, and not a mixture of them"
-            }
+            CadenceError::Mixed => "a cadence must be months, or days, or a time, and not a mixture of them",
         })
     }
 }
@@ -72,16 +70,10 @@ mod tests {
         assert_eq!(Cadence::from_parts(0, 0, 1), Ok(Cadence::Micros(1)));
         assert_eq!(Cadence::from_parts(0, 0, 0), Err(CadenceError::Zero));
         for (months, days, micros) in [(-1, 0, 0), (0, i32::MIN, 0), (0, 0, i64::MIN)] {
-            assert_eq!(
-                Cadence::from_parts(months, days, micros),
-                Err(CadenceError::Negative)
-            );
+            assert_eq!(Cadence::from_parts(months, days, micros), Err(CadenceError::Negative));
         }
         for (months, days, micros) in [(1, 1, 0), (1, 0, 1), (0, 1, -1), (-1, -1, -1)] {
-            assert_eq!(
-                Cadence::from_parts(months, days, micros),
-                Err(CadenceError::Mixed)
-            );
+            assert_eq!(Cadence::from_parts(months, days, micros), Err(CadenceError::Mixed));
         }
     }
 }

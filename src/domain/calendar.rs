@@ -94,18 +94,11 @@ impl<Z: Zone> Grid<Z> {
             Bound::Local(local) => local,
             Bound::Absolute(_) => zone.to_local(anchor),
         };
-        let grid = Grid {
-            cadence,
-            anchor_local,
-            anchor,
-            zone,
-        };
+        let grid = Grid { cadence, anchor_local, anchor, zone };
         let first = grid.boundary(0)?;
         grid.boundary(1)?;
         if first != anchor {
-            return Err(GridError::StartRepeats {
-                second: instant_text(&grid.zone, first),
-            });
+            return Err(GridError::StartRepeats { second: instant_text(&grid.zone, first) });
         }
         Ok(grid)
     }
@@ -116,16 +109,10 @@ impl<Z: Zone> Grid<Z> {
     /// [`GridError::OutOfRange`]; so do all functions below.
     pub fn boundary(&self, k: i64) -> Result<Instant, GridError> {
         let boundary = match self.cadence {
-            Cadence::Micros(step) => step
-                .checked_mul(k)
-                .and_then(|by| self.anchor.checked_add(by)),
-            Cadence::Days(_) | Cadence::Months(_) => {
-                self.stepped(k).map(|local| self.zone.to_instant(local))
-            }
+            Cadence::Micros(step) => step.checked_mul(k).and_then(|by| self.anchor.checked_add(by)),
+            Cadence::Days(_) | Cadence::Months(_) => self.stepped(k).map(|local| self.zone.to_instant(local)),
         };
-        boundary
-            .filter(|at| (FIRST..=LAST).contains(at))
-            .ok_or(GridError::OutOfRange)
+        boundary.filter(|at| (FIRST..=LAST).contains(at)).ok_or(GridError::OutOfRange)
     }
 
     /// The local start and `k` calendar steps; nothing for a time cadence.
@@ -142,8 +129,7 @@ impl<Z: Zone> Grid<Z> {
             }
             Cadence::Days(step) => {
                 let days = i64::from(step).checked_mul(k)?;
-                self.anchor_local
-                    .checked_add_signed(TimeDelta::try_days(days)?)
+                self.anchor_local.checked_add_signed(TimeDelta::try_days(days)?)
             }
             Cadence::Micros(_) => None,
         }
@@ -153,11 +139,7 @@ impl<Z: Zone> Grid<Z> {
     pub fn window(&self, position: i64) -> Result<Option<Window>, GridError> {
         let start = self.boundary(position)?;
         let end = self.boundary(position + 1)?;
-        Ok((start < end).then_some(Window {
-            position,
-            start,
-            end,
-        }))
+        Ok((start < end).then_some(Window { position, start, end }))
     }
 
     /// The window that contains an instant.
@@ -177,20 +159,14 @@ impl<Z: Zone> Grid<Z> {
             position -= 1;
             start = self.boundary(position)?;
         }
-        Ok(Window {
-            position,
-            start,
-            end: self.boundary(position + 1)?,
-        })
+        Ok(Window { position, start, end: self.boundary(position + 1)? })
     }
 
     /// Calendar steps from the anchor's day or month to that of `local`, rounded down.
     fn steps_to(&self, local: NaiveDateTime) -> i64 {
         let months = |at: NaiveDateTime| i64::from(at.year()) * 12 + i64::from(at.month0());
         match self.cadence {
-            Cadence::Months(step) => {
-                (months(local) - months(self.anchor_local)).div_euclid(step.into())
-            }
+            Cadence::Months(step) => (months(local) - months(self.anchor_local)).div_euclid(step.into()),
             Cadence::Days(step) => {
                 let days = (local.date() - self.anchor_local.date()).num_days();
                 days.div_euclid(step.into())
@@ -229,11 +205,7 @@ impl<Z: Zone> Grid<Z> {
 
     pub fn place(&self, at: Instant) -> Result<Place, GridError> {
         let window = self.window_of(at)?;
-        Ok(if window.start == at {
-            Place::On(window.position)
-        } else {
-            Place::Inside(window)
-        })
+        Ok(if window.start == at { Place::On(window.position) } else { Place::Inside(window) })
     }
 
     /// The position whose window starts at a bound that a person gave.
@@ -286,38 +258,20 @@ impl<Z: Zone> Grid<Z> {
         Ok(match self.cadence {
             Cadence::Days(1) => self.windows(positions)?.count() as u64,
             // A zone skips 24 hours at most: a longer step always leaves something.
-            _ => positions
-                .end
-                .saturating_sub(positions.start)
-                .try_into()
-                .unwrap_or(0),
+            _ => positions.end.saturating_sub(positions.start).try_into().unwrap_or(0),
         })
     }
 
     /// The windows of a range of positions, ascending.
     pub fn windows(&self, positions: Range<i64>) -> Result<Windows<'_, Z>, GridError> {
         if positions.is_empty() {
-            let nowhere = Window {
-                position: 0,
-                start: self.anchor,
-                end: self.anchor,
-            };
-            return Ok(Windows {
-                grid: self,
-                start: nowhere.start,
-                next: 0,
-                stop: 0,
-            });
+            let nowhere = Window { position: 0, start: self.anchor, end: self.anchor };
+            return Ok(Windows { grid: self, start: nowhere.start, next: 0, stop: 0 });
         }
         // With both ends in range everything between them is.
         self.boundary(positions.end)?;
         let start = self.boundary(positions.start)?;
-        Ok(Windows {
-            grid: self,
-            start,
-            next: positions.start,
-            stop: positions.end,
-        })
+        Ok(Windows { grid: self, start, next: positions.start, stop: positions.end })
     }
 
     /// The local time that names a window: the local start and `k` steps for months and days, what
@@ -377,11 +331,7 @@ impl<Z: Zone> Iterator for Windows<'_, Z> {
             self.next += 1;
             self.start = end;
             if start < end {
-                return Some(Window {
-                    position,
-                    start,
-                    end,
-                });
+                return Some(Window { position, start, end });
             }
         }
         None
@@ -391,14 +341,9 @@ impl<Z: Zone> Iterator for Windows<'_, Z> {
 impl fmt::Display for GridError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GridError::OutOfRange => {
-                f.write_str("windows must lie between 0001-01-02 and 9999-12-30")
-            }
+            GridError::OutOfRange => f.write_str("windows must lie between 0001-01-02 and 9999-12-30"),
             GridError::OffGrid { before, after } => {
-                write!(
-                    f,
-                    "not a boundary of the grid; the nearest ones are {before} and {after}"
-                )
+                write!(f, "not a boundary of the grid; the nearest ones are {before} and {after}")
             }
             GridError::StartRepeats { second } => write!(
                 f,

@@ -40,24 +40,14 @@ pub struct Admission {
 impl Standing {
     /// Divides the due windows. Both bounds are numbers of positions; a negative one is read as 0.
     pub fn admits(self, backlog: i32, catchup: i32) -> Admission {
-        let Standing {
-            first,
-            newest_due,
-            first_since_active,
-        } = self;
+        let Standing { first, newest_due, first_since_active } = self;
         // Everything below is clamped into what is due, which also keeps an odd standing (nothing due
         // yet, a clock set back) from admitting anything else.
         let end = newest_due.saturating_add(1).max(first);
         let middle = first_since_active.clamp(first, end);
         let newest = end.saturating_sub(backlog.max(0).into()).clamp(middle, end);
-        let oldest = first_since_active
-            .saturating_sub(catchup.max(0).into())
-            .clamp(first, middle);
-        Admission {
-            backlog: newest..end,
-            catchup: oldest..middle,
-            missed: [first..oldest, middle..newest],
-        }
+        let oldest = first_since_active.saturating_sub(catchup.max(0).into()).clamp(first, middle);
+        Admission { backlog: newest..end, catchup: oldest..middle, missed: [first..oldest, middle..newest] }
     }
 }
 
@@ -73,12 +63,7 @@ mod tests {
     use super::*;
 
     fn admission(first: i64, m: i64, n: i64, backlog: i32, catchup: i32) -> Admission {
-        Standing {
-            first,
-            newest_due: n,
-            first_since_active: m,
-        }
-        .admits(backlog, catchup)
+        Standing { first, newest_due: n, first_since_active: m }.admits(backlog, catchup)
     }
 
     /// A1: a daily pipeline defined three years after its start. All 1,095 windows are missed.
@@ -94,10 +79,7 @@ mod tests {
     fn resuming_follows_the_same_rule() {
         assert_eq!(admission(0, 1030, 1029, 3, 2).catchup, 1028..1030);
         let later = admission(0, 1030, 1031, 3, 2);
-        assert_eq!(
-            (later.backlog.clone(), later.catchup.clone()),
-            (1030..1032, 1028..1030)
-        );
+        assert_eq!((later.backlog.clone(), later.catchup.clone()), (1030..1032, 1028..1030));
         assert_eq!(later.missed, [0..1028, 1030..1030]);
         assert!(later.contains(1028) && later.contains(1031));
         assert!(!later.contains(1027) && !later.contains(1032));
@@ -145,16 +127,8 @@ mod tests {
             for (backlog, catchup) in [(0, 0), (3, 2), (i32::MAX, i32::MAX), (-1, -1)] {
                 let divided = admission(first, m, n, backlog, catchup);
                 let [older, newer] = divided.missed.clone();
-                let ranges = [
-                    older,
-                    divided.catchup.clone(),
-                    newer,
-                    divided.backlog.clone(),
-                ];
-                assert!(
-                    ranges.windows(2).all(|pair| pair[0].end == pair[1].start),
-                    "{ranges:?}"
-                );
+                let ranges = [older, divided.catchup.clone(), newer, divided.backlog.clone()];
+                assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start), "{ranges:?}");
                 assert_eq!(ranges[0].start, first);
                 assert_eq!(ranges[3].end, n.saturating_add(1).max(first));
                 assert!(divided.backlog.clone().take(10).all(|k| k >= m && k <= n));

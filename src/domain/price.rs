@@ -52,11 +52,7 @@ pub enum Confidence {
 /// `expected`.
 pub fn price(history: &[i64], expected: Option<i64>, windows: usize, slots: usize) -> Price {
     let sample = history.len();
-    let known = if history.is_empty() {
-        expected.as_slice()
-    } else {
-        history
-    };
+    let known = if history.is_empty() { expected.as_slice() } else { history };
     let mut sorted = known.to_vec();
     sorted.sort_unstable();
     let plan = || known.iter().copied().cycle().take(windows);
@@ -70,9 +66,7 @@ pub fn price(history: &[i64], expected: Option<i64>, windows: usize, slots: usiz
         window_p90: percentile(&sorted, 90),
         sequential,
         parallel,
-        ordering_price: sequential
-            .zip(parallel)
-            .map(|(all, side_by_side)| all - side_by_side),
+        ordering_price: sequential.zip(parallel).map(|(all, side_by_side)| all - side_by_side),
     }
 }
 
@@ -82,11 +76,7 @@ pub fn makespan(durations: impl IntoIterator<Item = i64>, slots: usize) -> i64 {
     let mut busy: BinaryHeap<Reverse<i64>> = BinaryHeap::new();
     let mut last = 0;
     for duration in durations {
-        let free = if busy.len() < slots.max(1) {
-            0
-        } else {
-            busy.pop().map_or(0, |slot| slot.0)
-        };
+        let free = if busy.len() < slots.max(1) { 0 } else { busy.pop().map_or(0, |slot| slot.0) };
         let end = free.saturating_add(duration.max(0));
         last = last.max(end);
         busy.push(Reverse(end));
@@ -162,18 +152,9 @@ mod tests {
     #[test]
     fn expected_duration_prices_without_confidence() {
         let expected = price(&[], Some(10), 30, 4);
-        assert_eq!(
-            (expected.sample, expected.confidence),
-            (0, Confidence::None)
-        );
-        assert_eq!(
-            (expected.sequential, expected.parallel),
-            (Some(300), Some(80))
-        );
-        assert_eq!(
-            (expected.window_p90, expected.ordering_price),
-            (Some(10), Some(220))
-        );
+        assert_eq!((expected.sample, expected.confidence), (0, Confidence::None));
+        assert_eq!((expected.sequential, expected.parallel), (Some(300), Some(80)));
+        assert_eq!((expected.window_p90, expected.ordering_price), (Some(10), Some(220)));
     }
 
     #[test]
@@ -188,13 +169,7 @@ mod tests {
 
     #[test]
     fn confidence_grows_with_the_sample() {
-        for (sample, word) in [
-            (0, "none"),
-            (4, "low"),
-            (5, "medium"),
-            (29, "medium"),
-            (30, "high"),
-        ] {
+        for (sample, word) in [(0, "none"), (4, "low"), (5, "medium"), (29, "medium"), (30, "high")] {
             assert_eq!(Confidence::of(sample).as_str(), word);
         }
     }
@@ -204,11 +179,7 @@ mod tests {
         let history: Vec<i64> = (1..=1000).map(|n| n * 7919 % 1009 + 1).collect();
         let started = std::time::Instant::now();
         let priced = price(&history, None, 1_000_000, 64);
-        assert!(
-            started.elapsed().as_secs() < 5,
-            "debug build: {:?}",
-            started.elapsed()
-        );
+        assert!(started.elapsed().as_secs() < 5, "debug build: {:?}", started.elapsed());
         assert!(priced.parallel.unwrap() >= priced.sequential.unwrap() / 64);
     }
 }

@@ -39,10 +39,7 @@ impl Instant {
 
     /// The date and time in UTC; chrono's first or last one where that is beyond its years.
     pub fn utc(self) -> NaiveDateTime {
-        let utc = self
-            .0
-            .checked_add(POSTGRES_EPOCH)
-            .and_then(DateTime::from_timestamp_micros);
+        let utc = self.0.checked_add(POSTGRES_EPOCH).and_then(DateTime::from_timestamp_micros);
         match utc {
             Some(utc) => utc.naive_utc(),
             None if self.0 < 0 => NaiveDateTime::MIN,
@@ -71,8 +68,7 @@ pub trait Zone {
     /// What the clock shows at an instant.
     fn to_local(&self, at: Instant) -> NaiveDateTime {
         let utc = at.utc();
-        utc.checked_add_signed(TimeDelta::seconds(self.offset(at).into()))
-            .unwrap_or(utc)
+        utc.checked_add_signed(TimeDelta::seconds(self.offset(at).into())).unwrap_or(utc)
     }
 }
 
@@ -91,10 +87,7 @@ pub mod fake {
     }
 
     pub fn fixed(offset: i32) -> FakeZone {
-        FakeZone {
-            first: offset,
-            transitions: vec![],
-        }
+        FakeZone { first: offset, transitions: vec![] }
     }
 
     /// New York in 2013: 02:00 to 03:00 is skipped on 10 March, 01:00 to 02:00 repeats on 3 November.
@@ -121,10 +114,7 @@ pub mod fake {
 
     /// Apia at the end of 2011: the 30th of December does not exist.
     pub fn apia() -> FakeZone {
-        FakeZone {
-            first: -10 * 3600,
-            transitions: vec![(utc("2011-12-30T10:00:00"), 14 * 3600)],
-        }
+        FakeZone { first: -10 * 3600, transitions: vec![(utc("2011-12-30T10:00:00"), 14 * 3600)] }
     }
 
     /// A gap and a fold of half an hour, around offsets with seconds.
@@ -161,9 +151,7 @@ pub mod fake {
 
         fn offset(&self, at: Instant) -> i32 {
             let passed = self.transitions.partition_point(|(from, _)| *from <= at);
-            passed
-                .checked_sub(1)
-                .map_or(self.first, |last| self.transitions[last].1)
+            passed.checked_sub(1).map_or(self.first, |last| self.transitions[last].1)
         }
     }
 }
@@ -187,63 +175,27 @@ mod tests {
     #[test]
     fn gap_moves_forward() {
         let zone = new_york();
-        assert_eq!(
-            zone.to_instant(local("2013-03-10T01:59:59")),
-            utc("2013-03-10T06:59:59")
-        );
-        assert_eq!(
-            zone.to_instant(local("2013-03-10T02:00:00")),
-            utc("2013-03-10T07:00:00")
-        );
-        assert_eq!(
-            zone.to_instant(local("2013-03-10T02:30:00")),
-            utc("2013-03-10T07:30:00")
-        );
-        assert_eq!(
-            zone.to_instant(local("2013-03-10T03:00:00")),
-            utc("2013-03-10T07:00:00")
-        );
-        assert_eq!(
-            zone.to_local(utc("2013-03-10T07:30:00")),
-            local("2013-03-10T03:30:00")
-        );
+        assert_eq!(zone.to_instant(local("2013-03-10T01:59:59")), utc("2013-03-10T06:59:59"));
+        assert_eq!(zone.to_instant(local("2013-03-10T02:00:00")), utc("2013-03-10T07:00:00"));
+        assert_eq!(zone.to_instant(local("2013-03-10T02:30:00")), utc("2013-03-10T07:30:00"));
+        assert_eq!(zone.to_instant(local("2013-03-10T03:00:00")), utc("2013-03-10T07:00:00"));
+        assert_eq!(zone.to_local(utc("2013-03-10T07:30:00")), local("2013-03-10T03:30:00"));
     }
 
     #[test]
     fn fold_is_the_second_showing() {
         let zone = new_york();
-        assert_eq!(
-            zone.to_instant(local("2013-11-03T00:59:59")),
-            utc("2013-11-03T04:59:59")
-        );
-        assert_eq!(
-            zone.to_instant(local("2013-11-03T01:30:00")),
-            utc("2013-11-03T06:30:00")
-        );
-        assert_eq!(
-            zone.to_instant(local("2013-11-03T02:00:00")),
-            utc("2013-11-03T07:00:00")
-        );
+        assert_eq!(zone.to_instant(local("2013-11-03T00:59:59")), utc("2013-11-03T04:59:59"));
+        assert_eq!(zone.to_instant(local("2013-11-03T01:30:00")), utc("2013-11-03T06:30:00"));
+        assert_eq!(zone.to_instant(local("2013-11-03T02:00:00")), utc("2013-11-03T07:00:00"));
     }
 
     #[test]
     fn a_skipped_day_is_the_next_one() {
         let zone = apia();
-        assert_eq!(
-            zone.to_instant(local("2011-12-29T23:00:00")),
-            utc("2011-12-30T09:00:00")
-        );
-        assert_eq!(
-            zone.to_instant(local("2011-12-30T00:00:00")),
-            utc("2011-12-30T10:00:00")
-        );
-        assert_eq!(
-            zone.to_instant(local("2011-12-30T12:00:00")),
-            utc("2011-12-30T22:00:00")
-        );
-        assert_eq!(
-            zone.to_instant(local("2011-12-31T00:00:00")),
-            utc("2011-12-30T10:00:00")
-        );
+        assert_eq!(zone.to_instant(local("2011-12-29T23:00:00")), utc("2011-12-30T09:00:00"));
+        assert_eq!(zone.to_instant(local("2011-12-30T00:00:00")), utc("2011-12-30T10:00:00"));
+        assert_eq!(zone.to_instant(local("2011-12-30T12:00:00")), utc("2011-12-30T22:00:00"));
+        assert_eq!(zone.to_instant(local("2011-12-31T00:00:00")), utc("2011-12-30T10:00:00"));
     }
 }

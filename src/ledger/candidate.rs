@@ -48,11 +48,21 @@ macro_rules! newest_run {
 macro_rules! offer {
     ($of:literal, $attempt:literal, $after_turn:literal) => {
         concat!(
-            $of, ".seq, ", $of, ".window_start, ", $of, ".window_end, ", $attempt, ", ", $after_turn,
+            $of,
+            ".seq, ",
+            $of,
+            ".window_start, ",
+            $of,
+            ".window_end, ",
+            $attempt,
+            ", ",
+            $after_turn,
             ", COALESCE(r.turn, 0), r.token, r.plan_id,
              COALESCE(COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp(), false),
              EXISTS (SELECT FROM backfill.mark_data m
-                     WHERE m.pipeline_id = $1 AND m.window_start = ", $of, ".window_start AND m.mark = 'skipped')"
+                     WHERE m.pipeline_id = $1 AND m.window_start = ",
+            $of,
+            ".window_start AND m.mark = 'skipped')"
         )
     };
 }
@@ -60,16 +70,20 @@ macro_rules! offer {
 macro_rules! queued {
     ($rank:literal) => {
         concat!(
-            "SELECT ", offer!("q", "q.attempt", "q.after_turn"),
+            "SELECT ",
+            offer!("q", "q.attempt", "q.after_turn"),
             " OR ($2 = 0 AND EXISTS (SELECT FROM backfill.owned_data o
                   WHERE o.pipeline_id = $1 AND o.window_start = q.window_start))
              FROM (
                 SELECT * FROM backfill.requeue_data q
-                WHERE q.pipeline_id = $1 AND q.plan_id = $2 AND q.rank = ", $rank, "
+                WHERE q.pipeline_id = $1 AND q.plan_id = $2 AND q.rank = ",
+            $rank,
+            "
                   AND q.due_at <= pg_catalog.clock_timestamp()
                   AND ($4 IS NULL OR q.window_start = $4)
                 ORDER BY q.due_at, q.seq LIMIT $3
-             ) q", newest_run!("q")
+             ) q",
+            newest_run!("q")
         )
     };
 }
@@ -174,9 +188,8 @@ impl Picked<'_> {
             ];
             let offers = spi::query(sql, &args, |row| self.offer(row, true));
             let read = offers.len() as i64;
-            let (overtaken, offers): (Vec<Offer>, Vec<Offer>) = offers
-                .into_iter()
-                .partition(|offer| offer.after_turn != Some(offer.candidate.turn));
+            let (overtaken, offers): (Vec<Offer>, Vec<Offer>) =
+                offers.into_iter().partition(|offer| offer.after_turn != Some(offer.candidate.turn));
             // Whoever writes the queue's row of a window holds its mutex, so that claims do not wait.
             let pipeline_id = self.source.pipeline.id;
             let overtaken: Vec<Instant> = overtaken
@@ -211,12 +224,8 @@ impl Picked<'_> {
     fn listed(&mut self, sql: &'static str, mut after: i64) {
         while self.missing() > 0 {
             let limit = self.limit();
-            let args = [
-                self.source.pipeline.id.into(),
-                self.source.plan_id.into(),
-                limit.into(),
-                after.into(),
-            ];
+            let args =
+                [self.source.pipeline.id.into(), self.source.plan_id.into(), limit.into(), after.into()];
             let offers = spi::query(sql, &args, |row| self.offer(row, false));
             let at_end = (offers.len() as i64) < limit;
             after = offers.last().map_or(after, |offer| offer.candidate.seq);
@@ -228,12 +237,8 @@ impl Picked<'_> {
     }
 
     fn plan_window(&mut self, only: Window) {
-        let args = [
-            self.source.pipeline.id.into(),
-            self.source.plan_id.into(),
-            1_i64.into(),
-            only.start.into(),
-        ];
+        let args =
+            [self.source.pipeline.id.into(), self.source.plan_id.into(), 1_i64.into(), only.start.into()];
         let offers = spi::query(UNTRIED_NAMED, &args, |row| self.offer(row, false));
         self.accept(offers);
     }
@@ -241,8 +246,7 @@ impl Picked<'_> {
     /// Live windows that never started and that the catchup rule admits, oldest first.
     fn live(&mut self, only: Option<Window>) {
         let pipeline = &self.source.pipeline;
-        let newest: Option<Instant> =
-            spi::first(NEWEST_START, &[pipeline.id.into()], |row| row.at(1));
+        let newest: Option<Instant> = spi::first(NEWEST_START, &[pipeline.id.into()], |row| row.at(1));
         let admission = pipeline.admission(datum::clock(), newest);
         let started = newest.map_or(-1, |start| pipeline.position_of(start));
         // Behind the newest start nothing has run: begin there, so that a long backlog costs no more than a

@@ -189,9 +189,7 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
             break;
         }
         let pipeline = &source.pipeline;
-        if wish.pipelines.is_none()
-            && !rights::has(who, pipeline.id, &pipeline.owner, Level::Work)
-        {
+        if wish.pipelines.is_none() && !rights::has(who, pipeline.id, &pipeline.owner, Level::Work) {
             continue;
         }
         grants.extend(serve(&source, wish, want, who)?);
@@ -203,12 +201,7 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
     Ok(grants)
 }
 
-fn serve(
-    source: &Source,
-    wish: &Wish,
-    want: usize,
-    who: pgrx::pg_sys::Oid,
-) -> Result<Vec<Grant>> {
+fn serve(source: &Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) -> Result<Vec<Grant>> {
     let only = match &wish.window_key {
         Some(key) => match source.pipeline.window_named(key) {
             Ok(window) => Some(window),
@@ -287,8 +280,7 @@ fn write(
     let as_of = source.as_of.unwrap_or(now);
     let column = |f: &dyn Fn(&Candidate) -> i64| windows.iter().map(f).collect::<Vec<i64>>();
     let slots = |permits: &[Permit]| permits[..windows.len()].iter().map(|p| p.slot).collect();
-    let generations =
-        |permits: &[Permit]| permits[..windows.len()].iter().map(|p| p.generation).collect();
+    let generations = |permits: &[Permit]| permits[..windows.len()].iter().map(|p| p.generation).collect();
     let (pool_slots, limit_slots): (Vec<i32>, Vec<i32>) = (slots(pool), slots(limit));
     let (pool_gens, limit_gens): (Vec<i64>, Vec<i64>) = (generations(pool), generations(limit));
     let args = [
@@ -312,15 +304,11 @@ fn write(
         limit_slots.into(),
         limit_gens.into(),
     ];
-    let written = spi::query(INSERT, &args, |row| {
-        (row.at::<i64>(1), row.at::<Instant>(2), row.at::<Instant>(3))
-    });
-    let queued: Vec<Instant> =
-        windows.iter().filter(|w| w.queued).map(|w| w.window_start).collect();
-    let taken: Vec<Instant> = queued
-        .into_iter()
-        .filter(|start| written.iter().any(|(_, written, _)| written == start))
-        .collect();
+    let written =
+        spi::query(INSERT, &args, |row| (row.at::<i64>(1), row.at::<Instant>(2), row.at::<Instant>(3)));
+    let queued: Vec<Instant> = windows.iter().filter(|w| w.queued).map(|w| w.window_start).collect();
+    let taken: Vec<Instant> =
+        queued.into_iter().filter(|start| written.iter().any(|(_, written, _)| written == start)).collect();
     requeue::remove(pipeline.id, source.plan_id, taken);
     written
         .into_iter()
@@ -348,12 +336,11 @@ fn write(
 /// Refuses a wish that cannot be meant (22023).
 pub fn check(wish: &Wish) -> Result<()> {
     if wish.window_key.is_some() && wish.pipelines.as_ref().is_none_or(|names| names.len() != 1) {
-        return Err(Error::new(
-            Code::InvalidParameter,
-            "window_key names a window of one pipeline",
-        )
-        .detail("A key is unique within its pipeline only.")
-        .hint("Give the pipeline too: backfill_claim(worker, pipelines => ARRAY['…'], window_key => '…')."));
+        return Err(Error::new(Code::InvalidParameter, "window_key names a window of one pipeline")
+            .detail("A key is unique within its pipeline only.")
+            .hint(
+                "Give the pipeline too: backfill_claim(worker, pipelines => ARRAY['…'], window_key => '…').",
+            ));
     }
     Ok(())
 }

@@ -78,12 +78,8 @@ pub fn start(reason: &str) -> i64 {
 fn begin(reason: &str) -> i64 {
     let server = Server::this();
     unsafe { pg_sys::ForceSyncCommit() };
-    let args = [
-        server.system_identifier.into(),
-        server.timeline.into(),
-        server.database.into(),
-        reason.into(),
-    ];
+    let args =
+        [server.system_identifier.into(), server.timeline.into(), server.database.into(), reason.into()];
     let first = spi::first(START, &args, |row| row.at(1)).expect("INSERT … RETURNING of one row");
     spi::run_bulk(REVOKE, &[]);
     first

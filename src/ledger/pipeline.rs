@@ -63,11 +63,8 @@ const BY_NAME: &str = concat!(
     pipeline_columns!(),
     " FROM backfill.pipeline_data p WHERE p.name = $1 AND p.dropped_at IS NULL"
 );
-const BY_ID: &str = concat!(
-    "SELECT ",
-    pipeline_columns!(),
-    " FROM backfill.pipeline_data p WHERE p.pipeline_id = $1"
-);
+const BY_ID: &str =
+    concat!("SELECT ", pipeline_columns!(), " FROM backfill.pipeline_data p WHERE p.pipeline_id = $1");
 
 impl Pipeline {
     /// Reads the columns of `pipeline_columns!()` from column 1 on.

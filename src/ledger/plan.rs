@@ -87,19 +87,17 @@ fn one_of(object: &Map<String, Value>, name: &str, known: &[&str], built: &[&str
 impl Request {
     /// Reads the arguments of `backfill_plan`, or what a plan stored of them.
     pub fn read(object: &Map<String, Value>) -> Result<Self> {
-        for (name, default) in [("canary", Value::Null), ("query", Value::Null), ("cascade", Value::Bool(false))] {
+        for (name, default) in
+            [("canary", Value::Null), ("query", Value::Null), ("cascade", Value::Bool(false))]
+        {
             if let Some(given) = object.get(name).filter(|v| !v.is_null() && **v != default) {
                 return Err(unsupported(name, given));
             }
         }
         one_of(object, "publish", &["each", "together"], &["each"])?;
         one_of(object, "on_failure", &["continue", "stop"], &["continue"])?;
-        let mode = one_of(
-            object,
-            "mode",
-            &["all", "missing", "failed", "stale", "outdated"],
-            &["all", "missing"],
-        )?;
+        let mode =
+            one_of(object, "mode", &["all", "missing", "failed", "stale", "outdated"], &["all", "missing"])?;
         let ordering = one_of(
             object,
             "ordering",
@@ -134,9 +132,10 @@ impl Request {
             reason: window::require_reason(text(object, "reason").map(str::to_owned))?,
             mode: if mode == "missing" { Mode::Missing } else { Mode::All },
             keys,
-            positions: object.get("positions").and_then(Value::as_array).map(|positions| {
-                positions.iter().filter_map(Value::as_i64).collect()
-            }),
+            positions: object
+                .get("positions")
+                .and_then(Value::as_array)
+                .map(|positions| positions.iter().filter_map(Value::as_i64).collect()),
             newest_first: ordering == "newest_first",
             concurrency: concurrency.map(|n| n as i32),
             pool: text(object, "pool").unwrap_or("backfill").to_owned(),
@@ -299,10 +298,7 @@ impl Frozen {
     /// The first differences between this and what is selected now, in words.
     pub fn differences(&self, now: &Self, key_of: impl Fn(i64) -> String) -> Vec<String> {
         let index = |frozen: &Self| -> std::collections::BTreeMap<i64, (char, i64)> {
-            frozen
-                .positions()
-                .zip(frozen.states.chars().zip(frozen.tokens.iter().copied()))
-                .collect()
+            frozen.positions().zip(frozen.states.chars().zip(frozen.tokens.iter().copied())).collect()
         };
         let (then, now) = (index(self), index(now));
         let mut differences = vec![];

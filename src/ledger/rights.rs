@@ -48,9 +48,7 @@ const GRANTS: &str =
 
 /// Whether `who` holds `level` on the pipeline.
 pub fn has(who: pg_sys::Oid, pipeline_id: i64, owner: &str, level: Level) -> bool {
-    if role::is_superuser(who)
-        || role::find(owner).is_some_and(|owner| role::has_rights_of(who, owner))
-    {
+    if role::is_superuser(who) || role::find(owner).is_some_and(|owner| role::has_rights_of(who, owner)) {
         return true;
     }
     if level == Level::Owner {
@@ -80,16 +78,13 @@ pub fn require(pipeline: &Pipeline, level: Level) -> Result<()> {
             level.name(),
         ),
     };
-    Err(Error::new(
-        Code::Forbidden,
-        format!("permission denied for pipeline \"{}\"", pipeline.name),
-    )
-    .detail(format!(
-        "The call needs level \"{}\"; the caller \"{}\" does not have it.",
-        level.name(),
-        role::name(who)
-    ))
-    .hint(hint))
+    Err(Error::new(Code::Forbidden, format!("permission denied for pipeline \"{}\"", pipeline.name))
+        .detail(format!(
+            "The call needs level \"{}\"; the caller \"{}\" does not have it.",
+            level.name(),
+            role::name(who)
+        ))
+        .hint(hint))
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.

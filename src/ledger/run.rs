@@ -161,8 +161,7 @@ impl Run {
     /// The run and, where it has ended, its outcome, as everybody sees it now; BF001 if there is none.
     /// The caller must hold level "work" on the pipeline (42501).
     fn load(token: i64) -> Result<(Self, Option<String>)> {
-        let loaded =
-            role::as_ledger(|| spi::latest(LOAD, &[token.into()], Self::decode).into_iter().next());
+        let loaded = role::as_ledger(|| spi::latest(LOAD, &[token.into()], Self::decode).into_iter().next());
         let Some((mut run, outcome)) = loaded else {
             return Err(Error::new(Code::StaleToken, format!("fencing token {token} is unknown"))
                 .detail("No claim in this database ever gave it out.")
@@ -180,11 +179,9 @@ impl Run {
             return self.revoked("it was revoked");
         }
         let newest = role::as_ledger(|| {
-            spi::latest(
-                NEWEST_TOKEN,
-                &[self.pipeline.id.into(), self.window_start.into()],
-                |row| row.at::<i64>(1),
-            )
+            spi::latest(NEWEST_TOKEN, &[self.pipeline.id.into(), self.window_start.into()], |row| {
+                row.at::<i64>(1)
+            })
         });
         let newest = newest.into_iter().next().unwrap_or(self.token);
         let message = if newest > self.token {
@@ -201,15 +198,12 @@ impl Run {
     }
 
     fn revoked(&self, why: &str) -> Error {
-        Error::new(
-            Code::Revoked,
-            format!("the lease of fencing token {} was revoked: {why}", self.token),
-        )
-        .detail(format!(
-            "Token {} was for window {} of pipeline \"{}\".",
-            self.token, self.window_key, self.pipeline.name
-        ))
-        .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(…).")
+        Error::new(Code::Revoked, format!("the lease of fencing token {} was revoked: {why}", self.token))
+            .detail(format!(
+                "Token {} was for window {} of pipeline \"{}\".",
+                self.token, self.window_key, self.pipeline.name
+            ))
+            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(…).")
     }
 
     /// Refuses the call if the open run is void (BF002).
@@ -233,7 +227,10 @@ impl Run {
             Ok((run, Some(outcome))) => run.ended(&outcome),
             Ok((_, None)) => Error::new(
                 Code::Serialization,
-                format!("the lease of fencing token {} is newer than this transaction's snapshot", self.token),
+                format!(
+                    "the lease of fencing token {} is newer than this transaction's snapshot",
+                    self.token
+                ),
             )
             .detail("The transaction took its snapshot before the lease was given.")
             .hint("Roll back and repeat the transaction."),

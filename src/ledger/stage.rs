@@ -62,17 +62,15 @@ impl Stage {
         let maker = role::name(role::caller());
         role::as_ledger(|| {
             let strict = purpose == Purpose::Loading;
-            let columns = spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| {
-                row.at::<String>(1)
-            });
+            let columns =
+                spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1));
             let table = table(token);
             executor::write(&format!("CREATE TABLE {table} ({})", columns.join(", ")), None, None);
             let relation = unsafe {
                 let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
                 pg_sys::get_relname_relid(quote::c_string(&format!("stage_{token}")).as_ptr(), schema)
             };
-            let args =
-                [token.into(), run.pipeline.id.into(), relation.into(), maker.as_str().into()];
+            let args = [token.into(), run.pipeline.id.into(), relation.into(), maker.as_str().into()];
             spi::run(INSERT, &args);
             Self { token, relation }
         })
@@ -111,12 +109,10 @@ impl Stage {
     pub fn quarantine(&self, owner: &str, reason: &str, sqlstate: Option<&str>) {
         let table = self.table();
         role::as_ledger(|| {
-            let grantees =
-                spi::query(GRANTEES, &[self.relation.into()], |row| row.at::<String>(1));
+            let grantees = spi::query(GRANTEES, &[self.relation.into()], |row| row.at::<String>(1));
             for grantee in grantees {
                 let grantee = quote::identifier(&grantee);
-                let sql =
-                    format!("REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {table} FROM {grantee}");
+                let sql = format!("REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON {table} FROM {grantee}");
                 executor::write(&sql, None, None);
             }
             let sql = format!(

@@ -50,13 +50,7 @@ pub fn take_over(holder: &Holder) -> bool {
     let Some((expired, window_end, seq, attempt, turn, max_attempts)) = look else {
         return false;
     };
-    let void = run::void_reason(
-        AsSeen::Now,
-        holder.pipeline_id,
-        holder.plan_id,
-        holder.window_start,
-        token,
-    );
+    let void = run::void_reason(AsSeen::Now, holder.pipeline_id, holder.plan_id, holder.window_start, token);
     let (outcome, error) = match (void, expired) {
         (Some(why), _) => ("revoked", why),
         (None, true) => ("expired", "the lease expired and was taken over".to_owned()),

@@ -4,8 +4,7 @@ use crate::error::Result;
 use crate::ledger::pipeline::Pipeline;
 use crate::postgres::{lock, lock::Key, query, role, spi};
 
-const KNOWN: &str =
-    "SELECT 1 FROM backfill.version_data WHERE pipeline_id = $1 AND code_version = $2";
+const KNOWN: &str = "SELECT 1 FROM backfill.version_data WHERE pipeline_id = $1 AND code_version = $2";
 
 const RECORD: &str = "INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path)
     VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";

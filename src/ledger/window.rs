@@ -100,12 +100,7 @@ fn records(
 }
 
 /// The windows of a range of positions as they are at `now`.
-pub fn look(
-    reading: Reading,
-    pipeline: &Pipeline,
-    positions: Range<i64>,
-    now: Instant,
-) -> Result<Vec<Seen>> {
+pub fn look(reading: Reading, pipeline: &Pipeline, positions: Range<i64>, now: Instant) -> Result<Vec<Seen>> {
     let grid = &pipeline.grid;
     let windows: Vec<Window> = grid.windows(positions).map_err(out_of_range)?.collect();
     let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return Ok(vec![]) };
@@ -145,9 +140,8 @@ pub fn missed(reading: Reading, pipeline: &Pipeline, now: Instant) -> Result<Vec
 /// The positions of those windows of the pipeline that have a record of any kind.
 pub fn with_record(pipeline: &Pipeline) -> Vec<i64> {
     let everything = [pipeline.id.into(), Instant(i64::MIN + 1).into(), Instant(i64::MAX - 1).into()];
-    let mut positions: Vec<i64> = role::as_ledger(|| {
-        spi::read(RECORDS, &everything, |row| pipeline.position_of(row.at(1)))
-    });
+    let mut positions: Vec<i64> =
+        role::as_ledger(|| spi::read(RECORDS, &everything, |row| pipeline.position_of(row.at(1))));
     positions.sort_unstable();
     positions
 }

@@ -24,9 +24,7 @@ pub unsafe fn object(fcinfo: pg_sys::FunctionCallInfo, signature: Signature) -> 
         .iter()
         .zip(args)
         .map(|((name, oid), arg)| {
-            let value = unsafe {
-                if arg.isnull { Value::Null } else { value(arg.value, *oid) }
-            };
+            let value = unsafe { if arg.isnull { Value::Null } else { value(arg.value, *oid) } };
             ((*name).to_owned(), value)
         })
         .collect()
@@ -38,13 +36,9 @@ unsafe fn value(datum: pg_sys::Datum, oid: pg_sys::Oid) -> Value {
             pg_sys::BOOLOID => bool::from_datum(datum, false).map(Value::Bool),
             pg_sys::INT4OID => i32::from_datum(datum, false).map(Value::from),
             pg_sys::INT8OID => i64::from_datum(datum, false).map(Value::from),
-            pg_sys::OIDOID => {
-                pg_sys::Oid::from_datum(datum, false).map(|oid| Value::from(u32::from(oid)))
-            }
+            pg_sys::OIDOID => pg_sys::Oid::from_datum(datum, false).map(|oid| Value::from(u32::from(oid))),
             pg_sys::JSONBOID => JsonB::from_datum(datum, false).map(|json| json.0),
-            pg_sys::TEXTARRAYOID => {
-                Vec::<Option<String>>::from_datum(datum, false).map(Value::from)
-            }
+            pg_sys::TEXTARRAYOID => Vec::<Option<String>>::from_datum(datum, false).map(Value::from),
             _ => {
                 let (mut output, mut varlena) = (pg_sys::InvalidOid, false);
                 pg_sys::getTypeOutputInfo(oid, &mut output, &mut varlena);

@@ -57,8 +57,7 @@ impl Restricted {
         unsafe {
             let mut before = Self { role: pg_sys::InvalidOid, context: 0 };
             pg_sys::GetUserIdAndSecContext(&mut before.role, &mut before.context);
-            let restricted =
-                pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
+            let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
             pg_sys::SetUserIdAndSecContext(role, before.context | restricted as i32);
             before
         }

@@ -1,8 +1,8 @@
 //! Rows of the extension's own composite types.
 
+use crate::postgres::quote;
 use pgrx::callconv::{BoxRet, FcInfo};
 use pgrx::{IntoDatum, impl_sql_translatable, pg_sys};
-use crate::postgres::quote;
 
 /// A value of a composite type of schema `backfill`.
 pub struct Composite(pg_sys::Datum);

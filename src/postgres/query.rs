@@ -186,8 +186,7 @@ impl Select {
             (*query).commandType = pg_sys::CmdType::CMD_SELECT;
             (*query).resultRelation = 0;
             for i in 0..columns.len() {
-                let entry: *mut pg_sys::TargetEntry =
-                    pg_sys::list_nth((*query).targetList, i as i32).cast();
+                let entry: *mut pg_sys::TargetEntry = pg_sys::list_nth((*query).targetList, i as i32).cast();
                 (*entry).resno = i as i16 + 1;
             }
             query

@@ -50,10 +50,8 @@ pub fn ledger_relation() -> pg_sys::Oid {
 fn ledger_owner() -> pg_sys::Oid {
     unsafe {
         let relation = ledger_relation();
-        let tuple = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID as i32,
-            pg_sys::Datum::from(relation),
-        );
+        let tuple =
+            pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, pg_sys::Datum::from(relation));
         assert!(!tuple.is_null(), "backfill.run_data is missing");
         let owner = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>()).relowner;
         pg_sys::ReleaseSysCache(tuple);

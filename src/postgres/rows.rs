@@ -88,9 +88,7 @@ impl Rows {
 
     fn example(&mut self, value: Option<pg_sys::Datum>) {
         let text = value.map(|value| unsafe {
-            CStr::from_ptr(pg_sys::OutputFunctionCall(&mut self.output, value))
-                .to_string_lossy()
-                .into_owned()
+            CStr::from_ptr(pg_sys::OutputFunctionCall(&mut self.output, value)).to_string_lossy().into_owned()
         });
         self.examples.push(text.unwrap_or_else(|| "NULL".into()));
     }

@@ -26,9 +26,7 @@ impl Bounds {
         let values = match type_oid {
             pg_sys::TIMESTAMPTZOID => window.map(|at| pg_sys::Datum::from(at.0)),
             pg_sys::TIMESTAMPOID => window.map(|at| pg_sys::Datum::from(local(at))),
-            pg_sys::DATEOID => {
-                window.map(|at| pg_sys::Datum::from(local(at).div_euclid(DAY) as i32))
-            }
+            pg_sys::DATEOID => window.map(|at| pg_sys::Datum::from(local(at).div_euclid(DAY) as i32)),
             _ => return None,
         };
         Some(Self { pair: Pair { type_oid, values } })
@@ -71,16 +69,13 @@ pub struct Segment {
 
 impl Segment {
     /// Locks the table as writing to it does.
-    pub fn open(
-        oid: pg_sys::Oid,
-        column: &str,
-        zone: &PgZone,
-        window: [Instant; 2],
-    ) -> Result<Self> {
+    pub fn open(oid: pg_sys::Oid, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
         let table = Table::open(oid)?;
-        let bounds = table.columns.iter().find(|c| c.name == column).and_then(|c| {
-            Bounds::new(unsafe { pg_sys::getBaseType(c.type_oid) }, zone, window)
-        });
+        let bounds = table
+            .columns
+            .iter()
+            .find(|c| c.name == column)
+            .and_then(|c| Bounds::new(unsafe { pg_sys::getBaseType(c.type_oid) }, zone, window));
         let Some(bounds) = bounds else {
             return Err(Error::new(
                 Code::Undefined,

@@ -190,20 +190,12 @@ pub fn latest_bulk<R>(sql: &'static str, args: &[DatumWithOid], decode: impl FnM
 }
 
 /// The first row of [`query`].
-pub fn first<R>(
-    sql: &'static str,
-    args: &[DatumWithOid],
-    decode: impl FnMut(&Row) -> R,
-) -> Option<R> {
+pub fn first<R>(sql: &'static str, args: &[DatumWithOid], decode: impl FnMut(&Row) -> R) -> Option<R> {
     query(sql, args, decode).into_iter().next()
 }
 
 /// The rows of a query that sees the newest committed state at every isolation level.
-pub fn latest<R>(
-    sql: &'static str,
-    args: &[DatumWithOid],
-    decode: impl FnMut(&Row) -> R,
-) -> Vec<R> {
+pub fn latest<R>(sql: &'static str, args: &[DatumWithOid], decode: impl FnMut(&Row) -> R) -> Vec<R> {
     perform(Snapshot::Latest, Shape::Point, sql, args, decode).1
 }
 

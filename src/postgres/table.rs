@@ -39,11 +39,7 @@ const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, a.atttypid,
 
 /// The columns of any relation.
 pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
-    catalog(COLUMNS, relation, |row| Column {
-        name: row.at(1),
-        type_oid: row.at(2),
-        generated: row.at(3),
-    })
+    catalog(COLUMNS, relation, |row| Column { name: row.at(1), type_oid: row.at(2), generated: row.at(3) })
 }
 
 fn catalog<R>(sql: &'static str, oid: pg_sys::Oid, decode: impl FnMut(&spi::Row) -> R) -> Vec<R> {
@@ -91,13 +87,7 @@ impl Table {
     /// The table for a statement that the parser has yet to analyse.
     pub fn range_var(&self) -> *mut pg_sys::RangeVar {
         let [schema, table] = self.name.each_ref().map(|name| quote::c_string(name));
-        unsafe {
-            pg_sys::makeRangeVar(
-                pg_sys::pstrdup(schema.as_ptr()),
-                pg_sys::pstrdup(table.as_ptr()),
-                -1,
-            )
-        }
+        unsafe { pg_sys::makeRangeVar(pg_sys::pstrdup(schema.as_ptr()), pg_sys::pstrdup(table.as_ptr()), -1) }
     }
 }
 

@@ -61,12 +61,13 @@ pub fn check(
     };
     let name = quote::relation(relation);
     let (kind, persistence) =
-        spi::first(DESCRIBE, &[oid(relation)], |row| (row.at::<String>(1), row.at::<String>(2)))
-            .ok_or_else(|| {
+        spi::first(DESCRIBE, &[oid(relation)], |row| (row.at::<String>(1), row.at::<String>(2))).ok_or_else(
+            || {
                 Error::new(Code::Undefined, format!("relation {name} does not exist"))
                     .detail("The target was dropped.")
                     .hint("Name an existing table.")
-            })?;
+            },
+        )?;
     if !matches!(kind.as_str(), "r" | "p") {
         return Err(invalid(
             format!("{name} cannot be a target"),
@@ -82,8 +83,8 @@ pub fn check(
         ));
     }
     require_write(relation, role::caller())?;
-    let slice_type = spi::first(COLUMN, &[oid(relation), column.into()], |row| row.at(1))
-        .ok_or_else(|| {
+    let slice_type =
+        spi::first(COLUMN, &[oid(relation), column.into()], |row| row.at(1)).ok_or_else(|| {
             Error::new(Code::Undefined, format!("column \"{column}\" of {name} does not exist"))
                 .detail("slice_column must be a column of the target.")
                 .hint("Name the column that holds each row's time.")

@@ -64,8 +64,7 @@ impl PgZone {
         let c_name = CString::new(name).ok().filter(|c_name| !c_name.is_empty());
         let c_name = c_name.ok_or_else(unknown)?;
         // SAFETY: a NUL-terminated string. PostgreSQL refuses one that is too long.
-        let zone =
-            NonNull::new(unsafe { pg_sys::pg_tzset(c_name.as_ptr()) }).ok_or_else(unknown)?;
+        let zone = NonNull::new(unsafe { pg_sys::pg_tzset(c_name.as_ptr()) }).ok_or_else(unknown)?;
         // SAFETY: entries of PostgreSQL's cache of zones are never freed.
         if !unsafe { pg_sys::pg_tz_acceptable(zone.as_ptr()) } {
             return Err(ZoneError::LeapSeconds(name.into()));
@@ -153,9 +152,7 @@ impl Zone for PgZone {
         // SAFETY: the zone is from the cache. The call writes to `clock` and keeps nothing.
         let west = unsafe { pg_sys::DetermineTimeZoneOffset(&mut clock, self.0.as_ptr()) };
         let shown = Instant::from_utc(local);
-        shown
-            .checked_add(i64::from(west) * 1_000_000)
-            .unwrap_or(shown)
+        shown.checked_add(i64::from(west) * 1_000_000).unwrap_or(shown)
     }
 
     fn offset(&self, at: Instant) -> i32 {

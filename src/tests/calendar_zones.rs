@@ -87,19 +87,9 @@ mod tests {
     /// from the last day of a month.
     #[pg_test]
     fn laws_hold_for_calendar_cadences() {
-        let cadences = [
-            Cadence::Days(1),
-            Cadence::Days(7),
-            Cadence::Months(1),
-            Cadence::Months(3),
-            Cadence::Months(12),
-        ];
-        let starts = [
-            "2000-01-31",
-            "2000-01-31 02:30",
-            "2000-02-29 01:15",
-            "1999-12-31 23:30",
-        ];
+        let cadences =
+            [Cadence::Days(1), Cadence::Days(7), Cadence::Months(1), Cadence::Months(3), Cadence::Months(12)];
+        let starts = ["2000-01-31", "2000-01-31 02:30", "2000-02-29 01:15", "1999-12-31 23:30"];
         for (zone, changes) in different_zones() {
             for cadence in cadences {
                 for start in starts {
@@ -140,10 +130,7 @@ mod tests {
         skipped.dedup();
         // Kwajalein, Kiritimati (a day later in older zone data), Apia.
         let known = ["1993-08-21", "1994-12-31", "1995-01-01", "2011-12-30"];
-        assert!(
-            skipped.iter().all(|day| known.contains(&day.as_str())),
-            "{skipped:?}"
-        );
+        assert!(skipped.iter().all(|day| known.contains(&day.as_str())), "{skipped:?}");
         assert!(skipped.contains(&"2011-12-30".to_string()), "{skipped:?}");
     }
 
@@ -162,11 +149,7 @@ mod tests {
             let locals: Vec<i64> = changes(zone)
                 .iter()
                 .flat_map(|at| (-50..=50).map(move |half| Instant(at.0 + half * HOUR / 2)))
-                .chain([
-                    Instant(0),
-                    Instant(1_000_000_000_000_000),
-                    Instant(-40_000 * DAY),
-                ])
+                .chain([Instant(0), Instant(1_000_000_000_000_000), Instant(-40_000 * DAY)])
                 .map(|at| Instant::from_utc(zone.to_local(at)).0 / 1_000_000)
                 .collect();
             let ours: Vec<i64> = locals
@@ -177,12 +160,7 @@ mod tests {
             let arguments = [locals.clone().into(), format!(":{name}").into()];
             let theirs: Vec<i64> = Spi::get_one_with_args(SQL, &arguments).unwrap().unwrap();
             for (local, (ours, theirs)) in locals.iter().zip(ours.iter().zip(&theirs)) {
-                assert_eq!(
-                    ours,
-                    theirs,
-                    "{name} at {}",
-                    Instant(local * 1_000_000).utc()
-                );
+                assert_eq!(ours, theirs, "{name} at {}", Instant(local * 1_000_000).utc());
             }
         }
     }
@@ -193,79 +171,25 @@ mod tests {
         // Zone, day, start, hours. Gaps and folds: at midnight, of half an hour, of a whole day, with
         // the summer time around Ramadan turned off and on, and with an odd offset.
         for (name, day, start, hours) in [
-            (
-                "America/New_York",
-                "2013-03-10",
-                "2013-03-10 05:00+00",
-                23.0,
-            ),
-            (
-                "America/New_York",
-                "2013-11-03",
-                "2013-11-03 04:00+00",
-                25.0,
-            ),
+            ("America/New_York", "2013-03-10", "2013-03-10 05:00+00", 23.0),
+            ("America/New_York", "2013-11-03", "2013-11-03 04:00+00", 25.0),
             ("America/Havana", "2023-03-12", "2023-03-12 05:00+00", 23.0),
             ("America/Havana", "2023-11-04", "2023-11-04 04:00+00", 25.0),
-            (
-                "America/Sao_Paulo",
-                "2017-10-15",
-                "2017-10-15 03:00+00",
-                23.0,
-            ),
-            (
-                "America/Sao_Paulo",
-                "2018-02-17",
-                "2018-02-17 02:00+00",
-                25.0,
-            ),
+            ("America/Sao_Paulo", "2017-10-15", "2017-10-15 03:00+00", 23.0),
+            ("America/Sao_Paulo", "2018-02-17", "2018-02-17 02:00+00", 25.0),
             ("Asia/Beirut", "2022-10-29", "2022-10-28 21:00+00", 25.0),
-            (
-                "Australia/Lord_Howe",
-                "2024-04-07",
-                "2024-04-06 13:00+00",
-                24.5,
-            ),
-            (
-                "Australia/Lord_Howe",
-                "2024-10-06",
-                "2024-10-05 13:30+00",
-                23.5,
-            ),
+            ("Australia/Lord_Howe", "2024-04-07", "2024-04-06 13:00+00", 24.5),
+            ("Australia/Lord_Howe", "2024-10-06", "2024-10-05 13:30+00", 23.5),
             ("Pacific/Apia", "2011-12-29", "2011-12-29 10:00+00", 24.0),
             ("Pacific/Apia", "2011-12-31", "2011-12-30 10:00+00", 24.0),
-            (
-                "Pacific/Kiritimati",
-                "1994-12-30",
-                "1994-12-30 10:00+00",
-                24.0,
-            ),
-            (
-                "Africa/Casablanca",
-                "2024-03-10",
-                "2024-03-09 23:00+00",
-                25.0,
-            ),
-            (
-                "Africa/Casablanca",
-                "2024-04-14",
-                "2024-04-14 00:00+00",
-                23.0,
-            ),
-            (
-                "America/St_Johns",
-                "2010-03-14",
-                "2010-03-14 03:30+00",
-                23.0,
-            ),
+            ("Pacific/Kiritimati", "1994-12-30", "1994-12-30 10:00+00", 24.0),
+            ("Africa/Casablanca", "2024-03-10", "2024-03-09 23:00+00", 25.0),
+            ("Africa/Casablanca", "2024-04-14", "2024-04-14 00:00+00", 23.0),
+            ("America/St_Johns", "2010-03-14", "2010-03-14 03:30+00", 23.0),
         ] {
             let days = grid(Cadence::Days(1), "2000-01-01", zone(name));
             let window = days.window(days.parse_key(day).unwrap()).unwrap().unwrap();
-            assert_eq!(
-                Bound::parse(start),
-                Ok(Bound::Absolute(window.start)),
-                "{name} {day}"
-            );
+            assert_eq!(Bound::parse(start), Ok(Bound::Absolute(window.start)), "{name} {day}");
             let length = window.end.micros_since(window.start) as f64 / HOUR as f64;
             assert_eq!(length, hours, "{name} {day}");
         }
@@ -296,10 +220,7 @@ mod tests {
             ),
         ] {
             let hours = grid(Cadence::Micros(HOUR), since, zone(name));
-            let found = hours
-                .windows(0..2)
-                .unwrap()
-                .map(|w: Window| hours.window_key(w.position).unwrap());
+            let found = hours.windows(0..2).unwrap().map(|w: Window| hours.window_key(w.position).unwrap());
             assert_eq!(found.collect::<Vec<_>>(), keys);
         }
     }
@@ -316,32 +237,15 @@ mod tests {
         // As SET TimeZone reads it, summer time included; AT TIME ZONE 'CET' would have none.
         assert_eq!(zone("CET").offset(july), 2 * 3600);
 
-        for name in [
-            "",
-            "Mars/Olympus",
-            "PDT",
-            "Europe/Berlin2",
-            "nul\0",
-            "UTC+",
-            "日本",
-            &"x".repeat(300),
-        ] {
-            assert_eq!(
-                PgZone::new(name).err(),
-                Some(ZoneError::Unknown(name.into()))
-            );
+        for name in ["", "Mars/Olympus", "PDT", "Europe/Berlin2", "nul\0", "UTC+", "日本", &"x".repeat(300)]
+        {
+            assert_eq!(PgZone::new(name).err(), Some(ZoneError::Unknown(name.into())));
         }
         for name in ["+5", "-03:30", "5"] {
-            assert_eq!(
-                PgZone::new(name).err(),
-                Some(ZoneError::BareOffset(name.into()))
-            );
+            assert_eq!(PgZone::new(name).err(), Some(ZoneError::BareOffset(name.into())));
         }
         for name in ["<x>+167", "XXX-24", "AAA15BBB-15,J100,J200"] {
-            assert_eq!(
-                PgZone::new(name).err(),
-                Some(ZoneError::Unreal(name.into()))
-            );
+            assert_eq!(PgZone::new(name).err(), Some(ZoneError::Unreal(name.into())));
         }
     }
 

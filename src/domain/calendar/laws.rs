@@ -29,10 +29,7 @@ pub fn check<Z: Zone + Debug>(grid: &Grid<Z>, positions: Range<i64>) {
         }
         assert_eq!(grid.window(window.position), Ok(Some(window)));
         assert_eq!(grid.place(window.start), Ok(Place::On(window.position)));
-        assert_eq!(
-            grid.locate(Bound::Absolute(window.start)),
-            Ok(window.position)
-        );
+        assert_eq!(grid.locate(Bound::Absolute(window.start)), Ok(window.position));
         assert_eq!(grid.newest_due(window.end), Ok(window));
         assert_ne!(grid.newest_due(last), Ok(window));
         if let Some(following) = windows.get(i + 1) {
@@ -44,16 +41,8 @@ pub fn check<Z: Zone + Debug>(grid: &Grid<Z>, positions: Range<i64>) {
         assert_eq!(grid.parse_key(&key), Ok(window.position), "{key}: {grid:?}");
         assert!(keys.insert(key), "a key twice: {grid:?}");
     }
-    assert_eq!(
-        grid.boundary(positions.end),
-        Ok(end),
-        "a gap at the end: {grid:?}"
-    );
-    assert_eq!(
-        grid.count(positions.clone()),
-        Ok(windows.len() as u64),
-        "{grid:?}"
-    );
+    assert_eq!(grid.boundary(positions.end), Ok(end), "a gap at the end: {grid:?}");
+    assert_eq!(grid.count(positions.clone()), Ok(windows.len() as u64), "{grid:?}");
     if let Some(first) = windows.first() {
         let between = grid.positions(first.start, end).unwrap();
         assert_eq!(grid.windows(between).unwrap().collect::<Vec<_>>(), windows);
