@@ -10,7 +10,6 @@ CREATE TABLE backfill.pipeline_data (
     -- what is produced, where, by which code
     target            regclass,
     slice_column      name,
-    slice_type        regtype,
     query             text,
     query_path        text,       -- the search_path of definition, under which the query is read
     code_version      text,

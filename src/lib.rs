@@ -2,20 +2,20 @@
 //! versions. The map of this crate:
 //!
 //! - [`domain`]: decisions, without a server.
-//! - [`postgres`]: what touches the server.
-//! - [`ledger`]: the ledger's rows and the rules that more than one call needs.
-//! - [`api`]: the functions that SQL calls; their declarations are in `sql/`.
+//! - `postgres`: what touches the server.
+//! - `ledger`: the ledger's rows and the rules that more than one call needs.
+//! - `api`: the functions that SQL calls; their declarations are in `sql/`.
 
 // Errors of this crate are made once and end the call; boxing them would only hide what they are.
 #![allow(clippy::result_large_err)]
 
 use pgrx::prelude::*;
 
-pub mod api;
+mod api;
 pub mod domain;
-pub mod error;
-pub mod ledger;
-pub mod postgres;
+mod error;
+mod ledger;
+mod postgres;
 
 pgrx::pg_module_magic!(name, version);
 

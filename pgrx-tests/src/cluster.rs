@@ -1,6 +1,7 @@
 //! A running server for tests, with a template that databases are made from.
 
 use crate::database::{Database, config};
+use crate::failure::Failure;
 use crate::keeper::Keeper;
 use crate::scratch;
 use crate::server::{Server, signal};
@@ -75,9 +76,20 @@ impl Cluster {
         let bindir = env::var_os(BINDIR)
             .map(PathBuf::from)
             .ok_or("run `cargo xtask test`: it builds, installs and names what these tests need")?;
+        Self::started(|home| Server::create(&bindir, home, home, &[&SETTINGS[..], conf].concat()))
+    }
+
+    /// A standby that follows this cluster. `SELECT pg_promote()` makes it a primary.
+    #[track_caller]
+    pub fn standby(&self) -> Self {
+        Self::started(|home| Server::standby_of(&self.server, home, home))
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn started(make: impl FnOnce(&Path) -> Result<Server, String>) -> Result<Self, String> {
         let home = scratch::folder()?;
         let keeper = Keeper::watch(&home)?;
-        let server = Server::create(&bindir, &home, &home, &[&SETTINGS[..], conf].concat())?;
+        let server = make(&home)?;
         let process = server.start()?;
         Ok(Self {
             server,
@@ -104,6 +116,13 @@ impl Cluster {
     pub(crate) fn database_named(&self, name: String) -> Database {
         self.template.get_or_init(|| self.make_template());
         self.copy_of(TEMPLATE, name)
+    }
+
+    /// A session of the superuser in a database that is there.
+    #[track_caller]
+    pub fn connect(&self, database: &str) -> Session {
+        Session::open(&config(&self.server, database, "postgres"))
+            .unwrap_or_else(|error| panic!("{}", Failure::of(&error)))
     }
 
     /// A program of this server's version, pointed at the database `postgres`.
@@ -171,7 +190,7 @@ impl Cluster {
     fn make_template(&self) {
         let mut admin = self.admin();
         admin.run(&format!("CREATE DATABASE {TEMPLATE}"));
-        self.session(TEMPLATE).run("CREATE EXTENSION pg_backfill");
+        self.connect(TEMPLATE).run("CREATE EXTENSION pg_backfill");
         admin.run(&format!("ALTER DATABASE {TEMPLATE} ALLOW_CONNECTIONS false"));
         // The backend of that session may take a moment to leave.
         let left = format!("SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = '{TEMPLATE}'");
@@ -185,13 +204,7 @@ impl Cluster {
 
     #[track_caller]
     fn admin(&self) -> Session {
-        self.session(WITHOUT_EXTENSION)
-    }
-
-    #[track_caller]
-    fn session(&self, database: &str) -> Session {
-        Session::open(&config(&self.server, database, "postgres"))
-            .unwrap_or_else(|error| panic!("{}", crate::Failure::of(&error)))
+        self.connect(WITHOUT_EXTENSION)
     }
 
     /// Unique, and readable in the server's log: libtest names the thread after the test.

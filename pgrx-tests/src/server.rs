@@ -2,8 +2,10 @@
 
 use crate::privileges::{as_server, give_to_server};
 use std::env;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
+use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Crash recovery after a long test is the slowest start there is.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// PostgreSQL reads it last, and of two lines the later one counts. ALTER SYSTEM works on it too.
+const CONF: &str = "postgresql.auto.conf";
 
 /// A server's place on disk. It knows how to start and to signal, not whether it is running.
 #[derive(Clone, Debug)]
@@ -27,14 +32,7 @@ impl Server {
     /// Makes a data folder in `home` with the settings `conf`. Connections go through a socket in the
     /// folder `sockets`; the port only names the socket unless `conf` asks to listen.
     pub fn create(bindir: &Path, home: &Path, sockets: &Path, conf: &[&str]) -> Result<Self, String> {
-        let server = Self {
-            bindir: bindir.into(),
-            data: home.join("data"),
-            sockets: sockets.into(),
-            port: free_port()?,
-        };
-        fs::create_dir(&server.data).map_err(|error| server.cannot("make its data folder", &error))?;
-        give_to_server(&server.data)?;
+        let server = Self::prepare(bindir, home, sockets)?;
         let mut initdb = server.as_server("initdb");
         initdb.args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]);
         initdb.arg("--pgdata").arg(&server.data);
@@ -43,16 +41,40 @@ impl Server {
         Ok(server)
     }
 
+    /// Makes a standby of `primary`, which must be running, in `home`.
+    pub fn standby_of(primary: &Self, home: &Path, sockets: &Path) -> Result<Self, String> {
+        let server = Self::prepare(&primary.bindir, home, sockets)?;
+        let mut backup = primary.command("pg_basebackup");
+        as_server(backup.current_dir(&server.data));
+        backup
+            .args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata"])
+            .arg(&server.data);
+        succeed(&mut backup)?;
+        server.configure(&[])?;
+        Ok(server)
+    }
+
     /// The server that an earlier `create` made in `home`.
     pub fn open(bindir: &Path, home: &Path, sockets: &Path) -> Option<Self> {
         let data = home.join("data");
-        let conf = fs::read_to_string(data.join("postgresql.auto.conf")).ok()?;
+        let conf = fs::read_to_string(data.join(CONF)).ok()?;
         let port = conf.lines().find_map(|line| line.strip_prefix("port = "))?.parse().ok()?;
         Some(Self { bindir: bindir.into(), data, sockets: sockets.into(), port })
     }
 
-    /// Replaces the settings; they hold from the next start.
-    pub fn configure(&self, conf: &[&str]) -> Result<(), String> {
+    fn prepare(bindir: &Path, home: &Path, sockets: &Path) -> Result<Self, String> {
+        let data = home.join("data");
+        let server = Self { bindir: bindir.into(), data, sockets: sockets.into(), port: free_port()? };
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&server.data)
+            .map_err(|error| server.cannot("make its data folder", &error))?;
+        give_to_server(&server.data)?;
+        Ok(server)
+    }
+
+    /// Adds settings of ours, and where connections are taken.
+    fn configure(&self, conf: &[&str]) -> Result<(), String> {
         let mut text = format!(
             "port = {}\nunix_socket_directories = '{}'\nlisten_addresses = ''\nlog_line_prefix = '%m [%p] %q%u@%d '\n",
             self.port,
@@ -62,9 +84,11 @@ impl Server {
             text.push_str(line);
             text.push('\n');
         }
-        // The last file that is read wins, and ALTER SYSTEM still works on it.
-        let file = self.data.join("postgresql.auto.conf");
-        fs::write(&file, text).map_err(|error| self.cannot("be configured", &error))
+        File::options()
+            .append(true)
+            .open(self.data.join(CONF))
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| self.cannot("be configured", &error))
     }
 
     /// Starts the server and waits until it takes connections. It outlives the `Child` that is returned.

@@ -37,7 +37,8 @@ impl Session {
         std::mem::take(&mut self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs statements without parameters, several if need be. Panics with the server's words.
+    /// Runs statements without parameters. Several in one call are one transaction, even those before a
+    /// BEGIN. Panics with the server's words.
     #[track_caller]
     pub fn run(&mut self, sql: &str) {
         self.try_run(sql).unwrap_or_else(|failure| panic!("{sql}\n{failure}"));

@@ -145,7 +145,6 @@ struct Checked {
     grid: Grid<PgZone>,
     target: Option<pg_sys::Oid>,
     slice_column: Option<String>,
-    slice_type: Option<pg_sys::Oid>,
     query: Option<String>,
     code_version: Option<String>,
     backlog: i32,
@@ -270,13 +269,12 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             "0.5 refuses a slice that loses more than half of its rows.",
         )
     })?;
-    let slice = target::check(relation, column.as_deref(), &grid, query.is_some())?;
+    target::check(relation, column.as_deref(), &grid, query.is_some())?;
     Ok(Checked {
         cadence,
         grid,
         target: relation,
         slice_column: column,
-        slice_type: slice,
         query,
         code_version,
         backlog: number("backlog", backlog, 0, i32::MAX)?,
@@ -298,7 +296,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
 
 macro_rules! setting_columns {
     () => {
-        "cadence, start_local, start_at, time_zone, target, slice_column, slice_type, query, query_path, \
+        "cadence, start_local, start_at, time_zone, target, slice_column, query, query_path, \
          code_version, backlog, catchup, delay, pool_id, max_active, lease_for, run_timeout, max_attempts, \
          retry_delay, source_retention, expected_duration, cost_per_hour, max_shrink, description"
     };
@@ -307,13 +305,13 @@ const INSERT: &str = concat!(
     "INSERT INTO backfill.pipeline_data (name, owner, created_by, active_since, ",
     setting_columns!(),
     ") VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) RETURNING pipeline_id"
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25) RETURNING pipeline_id"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22, $23, $24, $25) WHERE pipeline_id = $1"
 );
 
 impl Checked {
@@ -336,7 +334,6 @@ impl Checked {
             zone.as_str().into(),
             self.target.into(),
             self.slice_column.as_deref().into(),
-            self.slice_type.into(),
             self.query.as_deref().into(),
             self.query.as_ref().map(|_| path).into(),
             self.code_version.as_deref().into(),

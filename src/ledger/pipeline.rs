@@ -22,7 +22,6 @@ pub struct Pipeline {
     pub time_zone: String,
     pub target: Option<pg_sys::Oid>,
     pub slice_column: Option<String>,
-    pub slice_type: Option<pg_sys::Oid>,
     pub query: Option<String>,
     pub query_path: Option<String>,
     pub code_version: Option<String>,
@@ -47,7 +46,7 @@ pub struct Pipeline {
 macro_rules! pipeline_columns {
     () => {
         "p.pipeline_id, p.name, p.owner, p.cadence, p.start_local, p.start_at, p.time_zone, p.target, \
-         p.slice_column::pg_catalog.text, p.slice_type::pg_catalog.oid, p.query, p.query_path, \
+         p.slice_column::pg_catalog.text, p.query, p.query_path, \
          p.code_version, p.backlog, p.catchup, p.delay, p.active_since, \
          p.paused_at IS NOT NULL, p.pool_id, p.max_active, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
@@ -55,7 +54,7 @@ macro_rules! pipeline_columns {
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 28;
+pub const COLUMNS: i32 = 27;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -85,25 +84,24 @@ impl Pipeline {
             time_zone,
             target: row.get(8),
             slice_column: row.get(9),
-            slice_type: row.get(10),
-            query: row.get(11),
-            query_path: row.get(12),
-            code_version: row.get(13),
-            backlog: row.at(14),
-            catchup: row.at(15),
-            delay: row.at(16),
-            active_since: row.at(17),
-            paused: row.at(18),
-            pool_id: row.at(19),
-            max_active: row.at(20),
-            lease_for: row.at(21),
-            max_attempts: row.at(22),
-            retry_delay: row.at(23),
-            source_retention: row.get(24),
-            expected_duration: row.get(25),
-            cost_per_hour: row.get(26),
-            max_shrink: row.at(27),
-            dropped: row.at(28),
+            query: row.get(10),
+            query_path: row.get(11),
+            code_version: row.get(12),
+            backlog: row.at(13),
+            catchup: row.at(14),
+            delay: row.at(15),
+            active_since: row.at(16),
+            paused: row.at(17),
+            pool_id: row.at(18),
+            max_active: row.at(19),
+            lease_for: row.at(20),
+            max_attempts: row.at(21),
+            retry_delay: row.at(22),
+            source_retention: row.get(23),
+            expected_duration: row.get(24),
+            cost_per_hour: row.get(25),
+            max_shrink: row.at(26),
+            dropped: row.at(27),
         }
     }
 

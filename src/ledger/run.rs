@@ -34,7 +34,6 @@ pub struct Run {
     pub attempt: i32,
     pub turn: i32,
     pub seq: i64,
-    pub worker: Option<String>,
     /// For a SQL pipeline the fingerprint of its query, else what the worker claimed with.
     pub code_version: Option<String>,
     /// The query that the lease stands for, with the search_path it is read under.
@@ -49,7 +48,6 @@ pub struct Run {
     pub params: Option<pgrx::JsonB>,
     /// Whether effects of this run leave the system.
     pub effects: bool,
-    pub started_at: Instant,
     /// Whether a heartbeat of it is kept.
     pub has_beaten: bool,
     pub expires_at: Instant,
@@ -67,9 +65,9 @@ pub struct Ending {
 const LOAD: &str = concat!(
     "SELECT ",
     pipeline_columns!(),
-    ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.worker, r.code_version, r.as_of, \
+    ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.code_version, r.as_of, \
        r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
-       COALESCE(h.expires_at, r.expires_at), r.started_at, h.token IS NOT NULL
+       COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL
      FROM backfill.run_data r
      JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
      LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
@@ -142,20 +140,18 @@ impl Run {
             attempt: row.at(c + 4),
             turn: row.at(c + 5),
             seq: row.at(c + 6),
-            worker: row.get(c + 7),
-            code_version: row.get(c + 8),
-            as_of: row.at(c + 9),
-            query: row.get(c + 11),
-            query_path: row.get(c + 12),
-            allow_shrink: row.get(c + 13),
-            run_kind: row.at(c + 14),
-            params: row.get(c + 15),
-            effects: row.get(c + 16).unwrap_or(true),
-            expires_at: row.at(c + 17),
-            started_at: row.at(c + 18),
-            has_beaten: row.at(c + 19),
+            code_version: row.get(c + 7),
+            as_of: row.at(c + 8),
+            query: row.get(c + 10),
+            query_path: row.get(c + 11),
+            allow_shrink: row.get(c + 12),
+            run_kind: row.at(c + 13),
+            params: row.get(c + 14),
+            effects: row.get(c + 15).unwrap_or(true),
+            expires_at: row.at(c + 16),
+            has_beaten: row.at(c + 17),
         };
-        (run, row.get(c + 10))
+        (run, row.get(c + 9))
     }
 
     /// The run and, where it has ended, its outcome, as everybody sees it now; BF001 if there is none.

@@ -1,7 +1,8 @@
 //! SQL runs as whoever wrote it.
 
 use crate::error::{Code, Error, Result};
-use crate::postgres::{quote, role};
+use crate::postgres::quote;
+use crate::postgres::role::{self, Switch};
 use pgrx::pg_sys;
 
 /// In whose name a user's SQL runs.
@@ -38,34 +39,9 @@ impl Author {
         match self {
             Self::Caller => f(),
             Self::Role(role) => {
-                let _switch = Restricted::to(role);
+                let _switch = Switch::to(role, pg_sys::SECURITY_RESTRICTED_OPERATION);
                 f()
             }
         }
-    }
-}
-
-/// While it lives, statements run as another role in a security-restricted operation. PostgreSQL restores
-/// both itself when a (sub)transaction aborts; dropping restores them on every other way out.
-struct Restricted {
-    role: pg_sys::Oid,
-    context: i32,
-}
-
-impl Restricted {
-    fn to(role: pg_sys::Oid) -> Self {
-        unsafe {
-            let mut before = Self { role: pg_sys::InvalidOid, context: 0 };
-            pg_sys::GetUserIdAndSecContext(&mut before.role, &mut before.context);
-            let restricted = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
-            pg_sys::SetUserIdAndSecContext(role, before.context | restricted as i32);
-            before
-        }
-    }
-}
-
-impl Drop for Restricted {
-    fn drop(&mut self) {
-        unsafe { pg_sys::SetUserIdAndSecContext(self.role, self.context) };
     }
 }

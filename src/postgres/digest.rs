@@ -1,6 +1,6 @@
 //! The digest of a set of rows.
 //!
-//! It is the sum, modulo 2^128, of one SipHash-2-4 (128 bits, key 0) per row, written as 32 hexadecimal
+//! It is the sum, modulo 2^128, of one SipHash-1-3 (128 bits, key 0) per row, written as 32 hexadecimal
 //! digits: the order of the rows does not matter, their number of copies does. What is hashed is the row's
 //! text: for each column its length in bytes (four, little endian) and the UTF-8 text that its output
 //! function gives under [`settings`](crate::postgres::settings)' fixed settings; NULL is the length
@@ -10,7 +10,7 @@
 //! here instead of by their output functions, which allocate, and for `timestamptz` consult the session.
 
 use pgrx::{PgTupleDesc, pg_sys};
-use siphasher::sip128::{Hasher128, SipHasher24};
+use siphasher::sip128::{Hasher128, SipHasher13};
 use std::ffi::CStr;
 use std::fmt;
 use std::hash::Hasher;
@@ -27,7 +27,7 @@ impl fmt::Display for Digest {
 
 /// The digest of one text.
 pub fn of_text(text: &[u8]) -> Digest {
-    let mut hasher = SipHasher24::new();
+    let mut hasher = SipHasher13::new();
     hasher.write(text);
     Digest(hasher.finish128().into())
 }
@@ -98,15 +98,21 @@ impl Text {
     }
 }
 
+/// How much text is made before its memory is freed: each reset costs as much as a short column.
+const ENOUGH: usize = 64 * 1024;
+
 /// Takes the digest of rows of one shape, row by row. Its settings must be in force while rows are added.
 pub struct Digester {
     columns: Vec<Text>,
-    /// What the text of one row takes is thrown away with this context.
+    /// What the text of some rows takes is thrown away with this context.
     scratch: pg_sys::MemoryContext,
+    /// How much text was made since then.
+    unfreed: usize,
     /// Whether the database's text is not UTF-8.
     foreign: bool,
     settled: bool,
     row: Vec<u8>,
+    day: Day,
     sum: u128,
 }
 
@@ -133,9 +139,11 @@ impl Digester {
                     pg_sys::ALLOCSET_SMALL_INITSIZE as usize,
                     pg_sys::ALLOCSET_SMALL_MAXSIZE as usize,
                 ),
+                unfreed: 0,
                 foreign: encoding != pg_sys::pg_enc::PG_UTF8 as i32
                     && encoding != pg_sys::pg_enc::PG_SQL_ASCII as i32,
                 row: Vec::new(),
+                day: Day::default(),
                 sum: 0,
             }
         }
@@ -164,8 +172,10 @@ impl Digester {
                 self.row[start..start + 4].copy_from_slice(&length.to_le_bytes());
             }
             pg_sys::MemoryContextSwitchTo(outer);
-            if !(*self.scratch).isReset {
+            self.unfreed += self.row.len();
+            if self.unfreed > ENOUGH {
                 pg_sys::MemoryContextReset(self.scratch);
+                self.unfreed = 0;
             }
         }
         self.sum = self.sum.wrapping_add(of_text(&self.row).0);
@@ -182,16 +192,16 @@ impl Digester {
     }
 
     unsafe fn write(&mut self, column: usize, value: pg_sys::Datum) {
-        let row = &mut self.row;
+        let (row, day) = (&mut self.row, &mut self.day);
         unsafe {
             match &mut self.columns[column] {
                 Text::Bool => row.push(if value.value() as u8 == 0 { b'f' } else { b't' }),
                 Text::Int2 => integer(row, i64::from(value.value() as i16)),
                 Text::Int4 => integer(row, i64::from(value.value() as i32)),
                 Text::Int8 => integer(row, value.value() as i64),
-                Text::Date => date(row, value.value() as i32),
-                Text::Timestamp => timestamp(row, value.value() as i64, ""),
-                Text::Timestamptz => timestamp(row, value.value() as i64, "+00"),
+                Text::Date => date(row, day, value.value() as i32),
+                Text::Timestamp => timestamp(row, day, value.value() as i64, ""),
+                Text::Timestamptz => timestamp(row, day, value.value() as i64, "+00"),
                 Text::Uuid => uuid(row, &*value.cast_mut_ptr::<[u8; 16]>()),
                 Text::Verbatim => {
                     let text = varlena(value);
@@ -280,42 +290,60 @@ fn civil(day: i64) -> (i64, u64, u64) {
     (year, month as u64, (doy - (153 * mp + 2) / 5 + 1) as u64)
 }
 
-/// Writes year, month and day; says whether " BC" must follow.
-fn calendar(row: &mut Vec<u8>, day: i64) -> bool {
-    let (year, month, day) = civil(day);
-    digits(row, if year > 0 { year } else { 1 - year } as u64, 4);
-    row.push(b'-');
-    digits(row, month, 2);
-    row.push(b'-');
-    digits(row, day, 2);
-    year <= 0
+/// The text of the day that was written last: rows of one slice have few different ones.
+#[derive(Default)]
+struct Day {
+    number: i64,
+    text: Vec<u8>,
+    /// Whether " BC" must follow.
+    bc: bool,
 }
 
-fn date(row: &mut Vec<u8>, day: i32) {
-    match day {
+impl Day {
+    /// Writes year, month and day; says whether " BC" must follow.
+    fn write(&mut self, row: &mut Vec<u8>, number: i64) -> bool {
+        if self.text.is_empty() || self.number != number {
+            let (year, month, day) = civil(number);
+            self.number = number;
+            self.bc = year <= 0;
+            self.text.clear();
+            digits(&mut self.text, if self.bc { 1 - year } else { year } as u64, 4);
+            self.text.push(b'-');
+            digits(&mut self.text, month, 2);
+            self.text.push(b'-');
+            digits(&mut self.text, day, 2);
+        }
+        row.extend_from_slice(&self.text);
+        self.bc
+    }
+}
+
+fn date(row: &mut Vec<u8>, day: &mut Day, number: i32) {
+    match number {
         i32::MAX => row.extend_from_slice(b"infinity"),
         i32::MIN => row.extend_from_slice(b"-infinity"),
         _ => {
-            if calendar(row, day.into()) {
+            if day.write(row, number.into()) {
                 row.extend_from_slice(b" BC");
             }
         }
     }
 }
 
-fn timestamp(row: &mut Vec<u8>, micros: i64, offset: &str) {
+fn timestamp(row: &mut Vec<u8>, day: &mut Day, micros: i64, offset: &str) {
     const DAY: i64 = 86_400_000_000;
     match micros {
         i64::MAX => return row.extend_from_slice(b"infinity"),
         i64::MIN => return row.extend_from_slice(b"-infinity"),
         _ => (),
     }
-    let bc = calendar(row, micros.div_euclid(DAY));
+    let bc = day.write(row, micros.div_euclid(DAY));
     let time = micros.rem_euclid(DAY) as u64;
     let seconds = time / 1_000_000;
+    let two = |n: u64| [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
     for (mark, part) in [(b' ', seconds / 3600), (b':', seconds / 60 % 60), (b':', seconds % 60)] {
         row.push(mark);
-        digits(row, part, 2);
+        row.extend_from_slice(&two(part));
     }
     let mut fraction = time % 1_000_000;
     if fraction > 0 {

@@ -75,7 +75,10 @@ unsafe extern "C-unwind" fn receive(
     this: *mut pg_sys::DestReceiver,
 ) -> bool {
     unsafe {
-        pg_sys::slot_getallattrs(slot);
+        // Rows that were computed have them all.
+        if i32::from((*slot).tts_nvalid) < (*(*slot).tts_tupleDescriptor).natts {
+            pg_sys::slot_getallattrs(slot);
+        }
         (*this.cast::<Receiver>()).sink.row(slot);
     }
     true

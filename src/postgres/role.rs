@@ -61,20 +61,19 @@ fn ledger_owner() -> pg_sys::Oid {
 
 /// While it lives, statements run as another role. PostgreSQL restores the role itself when a
 /// (sub)transaction aborts; dropping restores it on every other way out.
-struct Switch {
+pub struct Switch {
     role: pg_sys::Oid,
     context: i32,
 }
 
 impl Switch {
-    fn to(role: pg_sys::Oid) -> Self {
+    /// `restrictions` are PostgreSQL's SECURITY_… flags, beside the one that the role is not to be changed.
+    pub fn to(role: pg_sys::Oid, restrictions: u32) -> Self {
         unsafe {
             let mut before = Self { role: pg_sys::InvalidOid, context: 0 };
             pg_sys::GetUserIdAndSecContext(&mut before.role, &mut before.context);
-            pg_sys::SetUserIdAndSecContext(
-                role,
-                before.context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32,
-            );
+            let restrictions = pg_sys::SECURITY_LOCAL_USERID_CHANGE | restrictions;
+            pg_sys::SetUserIdAndSecContext(role, before.context | restrictions as i32);
             before
         }
     }
@@ -88,13 +87,7 @@ impl Drop for Switch {
 
 /// Runs ledger statements as the ledger's owner. Nothing that a user wrote may run inside.
 pub fn as_ledger<T>(f: impl FnOnce() -> T) -> T {
-    let _switch = Switch::to(ledger_owner());
-    f()
-}
-
-/// Runs somebody's SQL as its author.
-pub fn as_role<T>(role: pg_sys::Oid, f: impl FnOnce() -> T) -> T {
-    let _switch = Switch::to(role);
+    let _switch = Switch::to(ledger_owner(), 0);
     f()
 }
 

@@ -1,6 +1,6 @@
 //! The new rows of a slice, built before anything is written.
 //!
-//! They are kept in a tuplestore, which goes to temporary files beyond `work_mem`, and read from there by the
+//! They are kept in a tuplestore, which goes to temporary files beyond `maintenance_work_mem`, and read from there by the
 //! statement that writes them. So a refusal leaves no dead rows behind, an unchanged slice is not written, and
 //! what was refused can still be shown. For 100,000 rows this costs 8 ms of the 150 that writing them takes.
 
@@ -32,7 +32,10 @@ impl Rows {
     /// None yet; those to come have the slice column at place `slice`.
     pub fn new(bounds: Bounds, slice: usize) -> Self {
         Self {
-            store: unsafe { pg_sys::tuplestore_begin_heap(false, false, pg_sys::work_mem) },
+            store: unsafe {
+                let memory = pg_sys::work_mem.max(pg_sys::maintenance_work_mem);
+                pg_sys::tuplestore_begin_heap(false, false, memory)
+            },
             shape: std::ptr::null_mut(),
             bounds,
             slice,

@@ -107,13 +107,14 @@ pub fn for_text<T>(f: impl FnOnce() -> T) -> T {
 
 /// Looks at a slice as it is: [`for_text`], and no row may be hidden without an error.
 ///
-/// Right after writing, the planner holds the slice's pages for all-visible and would look up each row of an
-/// index-only scan in the table (35 ms for 100,000 rows; 12 ms without).
+/// Right after writing, the planner holds the slice's pages for all-visible and in order. A bitmap scan counts
+/// 100,000 rows in 13 ms, where the index-only scan that the planner would choose takes 35, an index scan 22.
 pub fn for_slice<T>(f: impl FnOnce() -> T) -> T {
     for_text(|| {
         let nest = Nest::new();
         nest.set("row_security", "off");
         nest.set("enable_indexonlyscan", "off");
+        nest.set("enable_indexscan", "off");
         let result = f();
         drop(nest);
         result

@@ -34,13 +34,13 @@ fn invalid(message: String, detail: String, hint: &str) -> Error {
     Error::new(Code::InvalidParameter, message).detail(detail).hint(hint)
 }
 
-/// Checks that the pipeline can keep one slice a window in the table, and answers the type of the slice column.
+/// Checks that the pipeline can keep one slice a window in the table.
 pub fn check(
     relation: Option<pg_sys::Oid>,
     column: Option<&str>,
     grid: &Grid<PgZone>,
     has_query: bool,
-) -> Result<Option<pg_sys::Oid>> {
+) -> Result<()> {
     let (relation, column) = match (relation, column) {
         (None, None) if has_query => {
             return Err(invalid(
@@ -49,7 +49,7 @@ pub fn check(
                 "Give target and slice_column too.",
             ));
         }
-        (None, None) => return Ok(None),
+        (None, None) => return Ok(()),
         (Some(relation), Some(column)) => (relation, column),
         _ => {
             return Err(invalid(
@@ -119,7 +119,7 @@ pub fn check(
             ));
         }
     }
-    Ok(Some(slice_type))
+    Ok(())
 }
 
 /// Whoever fills a table must be allowed to write it (42501).
