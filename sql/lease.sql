@@ -26,18 +26,6 @@ CREATE FUNCTION backfill.void_reason(pipeline_id bigint, plan_id bigint, window_
     AS 'MODULE_PATHNAME', 'void_reason_wrapper';
 COMMENT ON FUNCTION backfill.void_reason(bigint, bigint, timestamptz, bigint) IS 'Why an open run may not do anything any more, or NULL. For the ledger''s own views.';
 
-CREATE FUNCTION backfill.run_gate() RETURNS trigger
-    LANGUAGE c SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'run_gate_wrapper';
-REVOKE ALL ON FUNCTION backfill.run_gate() FROM PUBLIC;
-COMMENT ON FUNCTION backfill.run_gate() IS 'At COMMIT of a fenced transaction: refuses it (BF002) if its plan was cancelled, its window skipped or its pipeline dropped meanwhile.';
-
-CREATE CONSTRAINT TRIGGER run_gate AFTER UPDATE ON backfill.run_data
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (NEW.fence_xid IS DISTINCT FROM OLD.fence_xid)
-    EXECUTE FUNCTION backfill.run_gate();
-COMMENT ON TRIGGER run_gate ON backfill.run_data IS 'The second look at COMMIT.';
-
 CREATE FUNCTION backfill_claim(
     worker       text,
     max_windows  int    DEFAULT 1,

@@ -23,6 +23,7 @@ CREATE TABLE backfill.run_data (
     turn           int         NOT NULL,                -- counts all attempts at a window, for ever
     attempt        int         NOT NULL,                -- counts within the plan or the live right
     seq            bigint      NOT NULL,                -- place in the plan; position of a live window
+    in_order       boolean     NOT NULL,                -- handed out as the next of its plan; not asked for by its key
     run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill')),
     pool_id        int         NOT NULL,
     pool_slot      int         NOT NULL,
@@ -50,7 +51,8 @@ CREATE TABLE backfill.run_data (
 CREATE UNIQUE INDEX run_window ON backfill.run_data (pipeline_id, window_start, turn);
 CREATE UNIQUE INDEX run_pool ON backfill.run_data (pool_id, pool_slot, pool_gen);
 CREATE UNIQUE INDEX run_limit ON backfill.run_data (pipeline_id, plan_id, limit_slot, limit_gen);
-CREATE INDEX run_plan ON backfill.run_data (plan_id, seq) WHERE plan_id > 0;
+-- How far claims have come with the list of a plan. A window that was asked for by its key moves nobody on.
+CREATE INDEX run_plan ON backfill.run_data (plan_id, seq) WHERE in_order;
 COMMENT ON TABLE backfill.run_data IS 'The log of attempts. The open ones are the leases; the newest done one of a window is its slice.';
 
 CREATE TABLE backfill.heartbeat_data (

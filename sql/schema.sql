@@ -3,6 +3,12 @@
 -- own owner: whoever owns a schema can replace what lies in it.
 DO $$
 BEGIN
+    IF pg_catalog.getdatabaseencoding() <> 'UTF8' THEN
+        RAISE EXCEPTION 'pg_backfill needs a database with the encoding UTF8'
+            USING ERRCODE = 'feature_not_supported',
+                  DETAIL = pg_catalog.format('The encoding of this database is %s.', pg_catalog.getdatabaseencoding()),
+                  HINT = 'CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0 makes one.';
+    END IF;
     IF pg_catalog.to_regnamespace('backfill') IS NULL THEN
         CREATE SCHEMA backfill;
     ELSIF NOT EXISTS (

@@ -29,12 +29,12 @@ CREATE FUNCTION backfill.windows_of(
 ) RETURNS SETOF record
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'windows_of_wrapper';
 COMMENT ON FUNCTION backfill.windows_of(bigint) IS
-'The windows of a pipeline that have a run, are in an approved plan, or were decided about. For backfill.windows. Errors: 42501.';
+'The windows of a pipeline that have a run, are in an approved plan, or were decided about. For backfill.windows; none for a pipeline that the caller may not read.';
 
 CREATE FUNCTION backfill.missed_of(pipeline_id bigint, OUT windows bigint, OUT oldest timestamptz, OUT newest timestamptz)
     RETURNS SETOF record
     LANGUAGE c STABLE STRICT ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'missed_of_wrapper';
-COMMENT ON FUNCTION backfill.missed_of(bigint) IS 'The missed windows of a pipeline. For backfill.missed. Errors: 42501.';
+COMMENT ON FUNCTION backfill.missed_of(bigint) IS 'The missed windows of a pipeline. For backfill.missed; none for a pipeline that the caller may not read.';
 
 CREATE FUNCTION backfill.window_key(cadence interval, start_local timestamp, start_at timestamptz, time_zone text, window_start timestamptz)
     RETURNS text LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'window_key_wrapper';

@@ -19,6 +19,11 @@ mod postgres;
 
 pgrx::pg_module_magic!(name, version);
 
+#[pg_guard]
+extern "C-unwind" fn _PG_init() {
+    ledger::gate::init();
+}
+
 extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
 extension_sql_file!("../sql/bound.sql", name = "bound", requires = ["schema"]);
 extension_sql_file!("../sql/pool.sql", name = "pool", requires = ["bound"]);

@@ -64,7 +64,7 @@ heartbeat() {
 
 # Stopped in between, the next worker gets the window now instead of when the lease expires.
 token=''
-trap '[ -z "$token" ] || psql -X -q -c "SELECT backfill_release($token)" >/dev/null 2>&1' EXIT
+trap '[ -z "$token" ] || psql -X -q -c "SELECT backfill_release($token)" >/dev/null 2>&1 || true' EXIT
 trap 'exit 130' INT TERM
 
 while true; do

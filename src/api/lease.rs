@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::claim::{self, Grant, Wish};
 use crate::ledger::requeue::{self, Place};
 use crate::ledger::run::{self, AsSeen, Ending, Run};
-use crate::ledger::{pool, window};
+use crate::ledger::{pool, rights, window};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, random, role, session, spi};
 use pgrx::JsonB;
@@ -163,11 +163,11 @@ fn heartbeat(token: i64, progress: Option<JsonB>) -> Result<Instant> {
     if !role::as_ledger(|| lock::try_shared(Key::Beat { token })) {
         return Err(Error::new(Code::StaleToken, format!("fencing token {token} is being taken over"))
             .detail("Its lease expired and another claim is ending it.")
-            .hint("Stop, and claim again with SELECT * FROM backfill_claim(…)."));
+            .hint("Stop, and claim again with SELECT * FROM backfill_claim(...)."));
     }
     let run = run::open(token)?;
     let args = [token.into(), datum::clock().into(), run.pipeline.lease_for.into(), progress.into()];
-    Ok(role::as_ledger(|| spi::first(BEAT, &args, |row| row.at(1))).expect("INSERT … RETURNING of one row"))
+    Ok(role::as_ledger(|| spi::first(BEAT, &args, |row| row.at(1))).expect("INSERT ... RETURNING of one row"))
 }
 
 #[pg_extern(sql = false)]
@@ -187,10 +187,7 @@ fn finish(token: i64, ending: Ending) -> Result<String> {
             .detail(format!("rows is {}.", ending.rows.unwrap_or_default()))
             .hint("Give the number of rows that the slice holds now, or NULL."));
     }
-    let (run, finished_before) = run::for_finish(token)?;
-    if !finished_before {
-        run::finish(&run, &ending)?;
-    }
+    run::finish_token(token, &ending)?;
     Ok("done".to_owned())
 }
 
@@ -202,9 +199,11 @@ const END: &str = "UPDATE backfill.run_data
 fn end(run: &Run, outcome: &str, error: Option<&str>, sqlstate: Option<&str>) -> Result<()> {
     let args = [run.token.into(), outcome.into(), error.into(), sqlstate.into()];
     if role::as_ledger(|| spi::run(END, &args)) == 0 {
-        return Err(run.lost());
+        return Err(run::lost(run.token));
     }
-    run.forget_heartbeat();
+    if run.has_beaten {
+        run::forget_heartbeat(run.token);
+    }
     Ok(())
 }
 
@@ -274,6 +273,9 @@ fn void_reason(
     token: i64,
 ) -> Option<String> {
     let start = Instant(i64::from(window_start));
+    if !rights::may_read(pipeline_id) {
+        return None;
+    }
     role::as_ledger(|| run::void_reason(AsSeen::ByQuery, pipeline_id, plan_id, start, token))
 }
 

@@ -1,6 +1,5 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
-pub mod gate;
 pub mod lease;
 pub mod pipeline;
 pub mod plan;

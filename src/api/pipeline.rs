@@ -116,7 +116,7 @@ fn alter(
         return Err(invalid(
             "settings must be a JSON object",
             "settings is NULL or not an object.",
-            "SELECT pipeline_alter('…', '{\"max_active\": 2}').",
+            "SELECT pipeline_alter('...', '{\"max_active\": 2}').",
         ));
     };
     if let Some(unknown) = settings.keys().find(|key| SETTINGS.iter().all(|(name, _)| name != *key)) {
@@ -361,7 +361,10 @@ fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<Strin
     claim_target(&checked, 0)?;
     let owner = role::name(role::caller());
     check_query(&checked, path)?;
-    role::as_ledger(|| checked.write(INSERT, name.into(), &owner, path));
+    role::as_ledger(|| {
+        checked.write(INSERT, name.into(), &owner, path);
+        rights::execute_grants(&owner);
+    });
     record_version(name)?;
     Ok("created".to_owned())
 }
@@ -565,11 +568,6 @@ const GRANT: &str =
 
 const REVOKE: &str = "DELETE FROM backfill.grant_data WHERE pipeline_id = $1 AND grantee = $2";
 
-/// The highest level that the role still has on any pipeline.
-const REMAINING: &str = "SELECT g.level FROM backfill.grant_data g
-    JOIN backfill.pipeline_data p ON p.pipeline_id = g.pipeline_id AND p.dropped_at IS NULL
-    WHERE g.grantee = $1";
-
 #[pg_extern(sql = false)]
 fn pipeline_grant(pipeline: Option<String>, role: Option<String>, level: Option<String>) -> String {
     answer(grant(pipeline, role, level))
@@ -594,15 +592,16 @@ fn grant(pipeline: Option<String>, role: Option<String>, level: Option<String>) 
         invalid(
             &format!("level \"{name}\" is unknown"),
             "Levels are read, work and operate; each includes those before it.",
-            "SELECT pipeline_grant('…', '…', 'work').",
+            "SELECT pipeline_grant('...', '...', 'work').",
         )
     })?;
     let granted_by = role::name(role::caller());
     role::as_ledger(|| {
+        lock::exclusive(Key::Definitions);
         let args =
             [pipeline.id.into(), grantee.as_str().into(), level.name().into(), granted_by.as_str().into()];
         spi::run(GRANT, &args);
-        rights::execute_grants(&grantee, Some(level));
+        rights::execute_grants(&grantee);
     });
     Ok(format!("granted: {}", level.name()))
 }
@@ -618,16 +617,11 @@ fn revoke(pipeline: Option<String>, role: Option<String>) -> Result<String> {
     // The role may have been dropped since: what it was granted can still be taken away.
     let grantee = role.unwrap_or_default();
     role::as_ledger(|| {
+        lock::exclusive(Key::Definitions);
         if spi::run(REVOKE, &[pipeline.id.into(), grantee.as_str().into()]) == 0 {
             return Ok("unchanged".to_owned());
         }
-        let left = spi::query(REMAINING, &[grantee.as_str().into()], |row| row.at::<String>(1))
-            .iter()
-            .filter_map(|level| Level::parse(level))
-            .max();
-        if role::find(&grantee).is_some() {
-            rights::execute_grants(&grantee, left);
-        }
+        rights::execute_grants(&grantee);
         Ok("revoked".to_owned())
     })
 }

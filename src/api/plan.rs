@@ -163,7 +163,8 @@ pub fn propose(
         created_by.as_str().into(),
     ];
     let plan_id: i64 = role::as_ledger(|| {
-        let plan_id: i64 = spi::first(INSERT, &args, |row| row.at(1)).expect("INSERT … RETURNING of one row");
+        let plan_id: i64 =
+            spi::first(INSERT, &args, |row| row.at(1)).expect("INSERT ... RETURNING of one row");
         store_declined(plan_id, &selection.declined);
         plan_id
     });
@@ -349,7 +350,7 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
     if frozen == now && version == plan.code_version {
         return Ok(());
     }
-    let again = "Make a new plan with SELECT * FROM backfill_plan(…) and approve that.";
+    let again = "Make a new plan with SELECT * FROM backfill_plan(...) and approve that.";
     let owned = selection
         .declined
         .iter()
@@ -397,13 +398,18 @@ fn was_member(pipeline: &Pipeline, frozen: &Frozen, declined: &Declined) -> bool
 
 #[pg_extern(sql = false)]
 fn backfill_cancel(
-    plan_id: i64,
+    plan_id: Option<i64>,
     reason: Option<String>,
 ) -> TableIterator<
     'static,
     (name!(windows_freed, i64), name!(leases_revoked, i64), name!(still_writing, Vec<i32>)),
 > {
-    TableIterator::once(answer(cancel(plan_id, reason)))
+    let plan_id = plan_id.ok_or_else(|| {
+        Error::new(Code::NullValue, "plan_id must not be NULL")
+            .detail("It says which plan is cancelled.")
+            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
+    });
+    TableIterator::once(answer(plan_id.and_then(|plan_id| cancel(plan_id, reason))))
 }
 
 const CANCEL: &str = "UPDATE backfill.plan_data
@@ -414,18 +420,34 @@ const CANCEL: &str = "UPDATE backfill.plan_data
 /// that does not depend on the size of the plan.
 const FREED: &str = "SELECT
     CASE WHEN EXISTS (SELECT FROM backfill.plan_cursor_data c WHERE c.plan_id = $1) THEN 0
-         ELSE $3 - COALESCE((SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = $1 AND r.plan_id > 0
+         ELSE $3 - COALESCE((SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = $1 AND r.in_order
                              ORDER BY r.seq DESC LIMIT 1), 0)
     END
     + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q WHERE q.pipeline_id = $2 AND q.plan_id = $1)
-    + (SELECT pg_catalog.count(*) FROM backfill.plan_hole_data o WHERE o.plan_id = $1
+    + (SELECT pg_catalog.count(*) FROM backfill.plan_hole_data o
+       JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
+       WHERE o.plan_id = $1
          AND NOT EXISTS (SELECT FROM backfill.run_data own
-                         WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = o.seq))";
+                         WHERE own.pipeline_id = $2 AND own.window_start = w.window_start AND own.plan_id = $1))";
 
-/// Who holds the row of a lease in an open transaction.
-const WRITING: &str = "SELECT l.pid FROM backfill.run_data r
-    JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.granted
-    WHERE r.token = ANY ($1) AND r.ended_at IS NULL AND l.pid IS NOT NULL";
+/// Who has written the row of a lease and not ended its transaction yet.
+const WRITERS: &str =
+    "SELECT r.xmax FROM backfill.run_data r WHERE r.token = ANY ($1) AND r.ended_at IS NULL";
+
+const PIDS: &str = "SELECT l.pid FROM pg_catalog.pg_locks l
+    JOIN pg_catalog.unnest($1) x (xid) ON l.transactionid = x.xid
+    WHERE l.locktype = 'transactionid' AND l.granted AND l.pid IS NOT NULL";
+
+fn still_writing(tokens: Vec<i64>) -> Vec<i32> {
+    let writers = spi::query(WRITERS, &[tokens.into()], |row| row.at::<pg_sys::TransactionId>(1));
+    // A savepoint that was released leaves its own number in the row; the lock is the transaction's.
+    let writers: Vec<pg_sys::TransactionId> = writers
+        .into_iter()
+        .filter(|xid| unsafe { pg_sys::TransactionIdIsInProgress(*xid) })
+        .map(|xid| unsafe { pg_sys::SubTransGetTopmostTransaction(xid) })
+        .collect();
+    spi::query(PIDS, &[writers.into()], |row| row.at(1))
+}
 
 fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> {
     session::require_writable()?;
@@ -447,7 +469,7 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
                 .unwrap_or(0)
         };
         let revoked = held.len() as i64;
-        let writing = spi::query(WRITING, &[held.into()], |row| row.at::<i32>(1));
+        let writing = still_writing(held);
         let args = [plan_id.into(), cancelled_by.as_str().into(), reason.as_str().into()];
         spi::run(CANCEL, &args);
         (freed + revoked, revoked, writing)

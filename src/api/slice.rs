@@ -75,7 +75,7 @@ fn required(token: Option<i64>) -> Result<i64> {
     token.ok_or_else(|| {
         Error::new(Code::NullValue, "token must not be NULL")
             .detail("The token says which window is written, and by which attempt.")
-            .hint("SELECT * FROM backfill_claim(…) gives a lease with its token.")
+            .hint("SELECT * FROM backfill_claim(...) gives a lease with its token.")
     })
 }
 
@@ -246,7 +246,7 @@ impl Source {
                     run.pipeline.name, run.token
                 ))
                 .hint(format!(
-                    "COPY the rows into the table that SELECT backfill_stage({0}) names, or give query or staging, then SELECT * FROM replace_partition({0}, …).",
+                    "COPY the rows into the table that SELECT backfill_stage({0}) names, or give query or staging, then SELECT * FROM replace_partition({0}, ...).",
                     run.token
                 )));
         };
@@ -321,7 +321,7 @@ impl Source {
                     table::list(&writable),
                     target.table.shown()
                 ))
-                .hint("Columns of a query are matched by position, as INSERT … SELECT does; those of a staging table by name."));
+                .hint("Columns of a query are matched by position, as INSERT ... SELECT does; those of a staging table by name."));
             };
             let bounds = Pair {
                 type_oid: pg_sys::TIMESTAMPTZOID,

@@ -2,10 +2,10 @@
 
 use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
-use crate::ledger::claim::{Source, hold_window, window_key};
+use crate::ledger::claim::{Source, hold_window, release_window};
 use crate::ledger::permit::Holder;
 use crate::ledger::{requeue, sweep, takeover};
-use crate::postgres::{datum, lock, spi};
+use crate::postgres::{datum, spi};
 
 /// A window that may be handed out and whose mutex is held.
 #[derive(Debug, Clone)]
@@ -90,14 +90,16 @@ macro_rules! queued {
 const KEEPING_PLACE: &str = queued!("0");
 const RETRIES: &str = queued!("1");
 
-const HIGHEST_SEQ: &str = "SELECT seq FROM backfill.run_data WHERE plan_id = $1 AND plan_id > 0
-    ORDER BY seq DESC LIMIT 1";
-
 const UNTRIED: &str = concat!(
     "SELECT ",
     offer!("w", "1", "NULL::pg_catalog.int4"),
-    " FROM (
-        SELECT * FROM backfill.plan_window_data w WHERE w.plan_id = $2 AND w.seq > $4 ORDER BY w.seq LIMIT $3
+    " OR COALESCE(r.plan_id = $2, false)
+     FROM (
+        SELECT * FROM backfill.plan_window_data w
+        WHERE w.plan_id = $2
+          AND w.seq > COALESCE($4, (SELECT o.seq FROM backfill.run_data o WHERE o.plan_id = $2 AND o.in_order
+                                    ORDER BY o.seq DESC LIMIT 1), 0)
+        ORDER BY w.seq LIMIT $3
      ) w",
     newest_run!("w")
 );
@@ -110,7 +112,8 @@ const HOLES: &str = concat!(
         JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
         WHERE o.plan_id = $2 AND o.seq > $4
           AND NOT EXISTS (SELECT FROM backfill.run_data own
-                          WHERE own.plan_id = $2 AND own.plan_id > 0 AND own.seq = o.seq)
+                          WHERE own.pipeline_id = $1 AND own.window_start = w.window_start
+                            AND own.plan_id = $2)
         ORDER BY o.seq LIMIT $3
      ) w",
     newest_run!("w")
@@ -127,9 +130,6 @@ const UNTRIED_NAMED: &str = concat!(
     "WHERE NOT EXISTS (SELECT FROM backfill.run_data own
         WHERE own.pipeline_id = $1 AND own.window_start = w.window_start AND own.plan_id = $2)"
 );
-
-const NEWEST_START: &str = "SELECT window_start FROM backfill.run_data WHERE pipeline_id = $1
-    ORDER BY window_start DESC LIMIT 1";
 
 const LIVE_STARTED: &str = "SELECT w.place - 1
     FROM pg_catalog.unnest($2) WITH ORDINALITY w (window_start, place)
@@ -148,13 +148,17 @@ const CHUNK: usize = 256;
 /// Up to `want` windows of the source whose mutexes were free, in its order; only `only`, if it is given.
 pub fn pick(source: &Source, only: Option<Window>, want: usize) -> Vec<Candidate> {
     let mut picked = Picked { source, want, windows: vec![] };
-    picked.queued(KEEPING_PLACE, only);
+    if source.queued {
+        picked.queued(KEEPING_PLACE, only);
+    }
     match (source.plan_id, only) {
         (0, only) => picked.live(only),
         (_, None) => picked.plan(),
         (_, Some(only)) => picked.plan_window(only),
     }
-    picked.queued(RETRIES, only);
+    if source.queued {
+        picked.queued(RETRIES, only);
+    }
     if picked.windows.is_empty() && only.is_none() && source.plan_id > 0 && source.swept {
         sweep::drain(source);
     }
@@ -211,24 +215,24 @@ impl Picked<'_> {
     /// that were passed over.
     fn plan(&mut self) {
         if !self.source.swept {
-            let reached = spi::first(HIGHEST_SEQ, &[self.source.plan_id.into()], |row| row.at(1));
-            self.listed(UNTRIED, reached.unwrap_or(0));
+            // Without a place to begin behind: the highest one that any claim has reached.
+            self.listed(UNTRIED, None);
             if self.missing() == 0 || !sweep::sweep(self.source) {
                 return;
             }
         }
-        self.listed(HOLES, 0);
+        self.listed(HOLES, Some(0));
     }
 
     /// Windows of the list behind the place `after`, until enough are found.
-    fn listed(&mut self, sql: &'static str, mut after: i64) {
+    fn listed(&mut self, sql: &'static str, mut after: Option<i64>) {
         while self.missing() > 0 {
             let limit = self.limit();
             let args =
                 [self.source.pipeline.id.into(), self.source.plan_id.into(), limit.into(), after.into()];
             let offers = spi::query(sql, &args, |row| self.offer(row, false));
             let at_end = (offers.len() as i64) < limit;
-            after = offers.last().map_or(after, |offer| offer.candidate.seq);
+            after = offers.last().map_or(after, |offer| Some(offer.candidate.seq));
             self.accept(offers);
             if at_end {
                 return;
@@ -246,7 +250,7 @@ impl Picked<'_> {
     /// Live windows that never started and that the catchup rule admits, oldest first.
     fn live(&mut self, only: Option<Window>) {
         let pipeline = &self.source.pipeline;
-        let newest: Option<Instant> = spi::first(NEWEST_START, &[pipeline.id.into()], |row| row.at(1));
+        let newest = self.source.newest;
         let admission = pipeline.admission(datum::clock(), newest);
         let started = newest.map_or(-1, |start| pipeline.position_of(start));
         // Behind the newest start nothing has run: begin there, so that a long backlog costs no more than a
@@ -361,7 +365,7 @@ impl Picked<'_> {
             if free {
                 self.windows.push(offer.candidate);
             } else {
-                lock::release(window_key(pipeline_id, start));
+                release_window(pipeline_id, start);
             }
         }
     }

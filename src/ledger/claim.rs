@@ -10,6 +10,7 @@
 //! Order in a source: windows that keep their place (expired, released, left out), then those never tried,
 //! then failed ones whose delay is over.
 
+use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::candidate::{self, Candidate};
@@ -44,7 +45,14 @@ pub struct Source {
     pub params: Option<serde_json::Value>,
     /// The clock of a plan's selection.
     pub as_of: Option<Instant>,
+    /// Whether claims reached the end of the plan's list.
     pub swept: bool,
+    /// Whether the queue names windows of it.
+    pub queued: bool,
+    /// The newest window of a live source that has any run.
+    pub newest: Option<Instant>,
+    /// Whether a live source ever had a run of its own.
+    pub has_run_live: bool,
 }
 
 /// A lease that was just given.
@@ -64,40 +72,50 @@ pub struct Grant {
     pub query: Option<String>,
 }
 
-const LIVE: &str = concat!(
-    "SELECT ",
+/// The live rights and the plans that may be served: scheduled work first, then plans by priority, then in any
+/// order. What the queue and the log say of a source is read along, so that a claim need not ask in vain.
+const SOURCES: &str = concat!(
+    "SELECT s.* FROM (
+        SELECT ",
     pipeline_columns!(),
-    ", o.slots
-     FROM backfill.pipeline_data p JOIN backfill.pool_data o ON o.pool_id = p.pool_id
-     WHERE p.dropped_at IS NULL AND p.paused_at IS NULL
-       AND ($1 IS NULL OR o.name = ANY ($1))
-       AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
-     ORDER BY pg_catalog.random()"
-);
-
-const PLANS: &str = concat!(
-    "SELECT ",
+    ", o.slots, 0::pg_catalog.int8 AS plan_id, p.pool_id AS from_pool, p.max_active AS at_once,
+            NULL::pg_catalog.text AS plan_version, true AS effects, NULL::pg_catalog.jsonb AS params,
+            NULL::pg_catalog.timestamptz AS as_of, true AS swept,
+            EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = 0) AS queued,
+            (SELECT r.window_start FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id
+             ORDER BY r.window_start DESC LIMIT 1) AS newest,
+            EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id AND r.plan_id = 0) AS has_run_live,
+            0 AS priority
+        FROM backfill.pipeline_data p JOIN backfill.pool_data o ON o.pool_id = p.pool_id
+        WHERE p.dropped_at IS NULL AND p.paused_at IS NULL
+          AND ($1 IS NULL OR o.name = ANY ($1))
+          AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
+        UNION ALL
+        SELECT ",
     pipeline_columns!(),
     ", o.slots, pl.plan_id, pl.pool_id, pl.concurrency, pl.code_version, pl.effects, pl.params, pl.as_of,
-       c.swept_at IS NOT NULL
-     FROM backfill.plan_data pl
-     LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
-     JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
-     JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
-     WHERE pl.state = 'approved' AND c.drained_at IS NULL AND p.dropped_at IS NULL
-       AND ($1 IS NULL OR o.name = ANY ($1))
-       AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
-     ORDER BY pl.priority DESC, pg_catalog.random()"
+            c.swept_at IS NOT NULL,
+            EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = pl.plan_id),
+            NULL, false, pl.priority
+        FROM backfill.plan_data pl
+        LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
+        JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
+        JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
+        WHERE pl.state = 'approved' AND c.drained_at IS NULL AND p.dropped_at IS NULL
+          AND ($1 IS NULL OR o.name = ANY ($1))
+          AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
+     ) s
+     ORDER BY s.plan_id > 0, s.priority DESC, pg_catalog.random()"
 );
 
 /// Generations, turns and permits are the ones that were read; a row that somebody else wrote meanwhile is
 /// left out by its unique index.
 const INSERT: &str = "INSERT INTO backfill.run_data
-        (token, pipeline_id, plan_id, window_start, window_end, turn, attempt, seq, run_kind,
+        (token, pipeline_id, plan_id, window_start, window_end, turn, attempt, seq, in_order, run_kind,
          pool_id, pool_slot, pool_gen, limit_slot, limit_gen, worker, role, code_version, as_of,
          started_at, expires_at)
     SELECT pg_catalog.nextval('backfill.token_seq'), $1, $2, w.window_start, w.window_end, w.turn, w.attempt, w.seq,
-           w.run_kind, $3, w.pool_slot, w.pool_gen, w.limit_slot, w.limit_gen, $4, $5, $6, $7, $8, $8 + $9
+           $20, w.run_kind, $3, w.pool_slot, w.pool_gen, w.limit_slot, w.limit_gen, $4, $5, $6, $7, $8, $8 + $9
     FROM ROWS FROM (
         pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12), pg_catalog.unnest($13),
         pg_catalog.unnest($14), pg_catalog.unnest($15), pg_catalog.unnest($16), pg_catalog.unnest($17),
@@ -107,23 +125,7 @@ const INSERT: &str = "INSERT INTO backfill.run_data
     RETURNING token, window_start, expires_at";
 
 impl Source {
-    fn live(row: &spi::Row) -> Self {
-        let pipeline = Pipeline::decode(row);
-        Self {
-            plan_id: 0,
-            pool_id: pipeline.pool_id,
-            pool_slots: row.at(pipeline::COLUMNS + 1),
-            limit: pipeline.max_active,
-            plan_version: None,
-            effects: true,
-            params: None,
-            as_of: None,
-            swept: true,
-            pipeline,
-        }
-    }
-
-    fn plan(row: &spi::Row) -> Self {
+    fn decode(row: &spi::Row) -> Self {
         let c = pipeline::COLUMNS;
         Self {
             pipeline: Pipeline::decode(row),
@@ -136,6 +138,9 @@ impl Source {
             params: row.get::<pgrx::JsonB>(c + 7).map(|json| json.0),
             as_of: row.get(c + 8),
             swept: row.at(c + 9),
+            queued: row.at(c + 10),
+            newest: row.get(c + 11),
+            has_run_live: row.at(c + 12),
         }
     }
 
@@ -168,22 +173,21 @@ impl Source {
 /// had now.
 pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
     let who = role::caller();
-    if let Some(names) = &wish.pipelines {
-        for name in names {
-            Pipeline::for_caller(name, Level::Work)?;
-        }
-    }
-    let mut grants: Vec<Grant> = vec![];
     let sources = role::as_ledger(|| {
         if !epoch::ready() {
             return vec![];
         }
         let args = [wish.pools.clone().into(), wish.pipelines.clone().into()];
-        let mut sources = spi::query(LIVE, &args, Source::live);
-        sources.extend(spi::query(PLANS, &args, Source::plan));
-        sources
+        spi::query(SOURCES, &args, Source::decode)
     });
-    for source in sources {
+    for name in wish.pipelines.iter().flatten() {
+        match sources.iter().find(|source| source.pipeline.name == *name) {
+            Some(source) => rights::require(&source.pipeline, Level::Work)?,
+            None => drop(Pipeline::for_caller(name, Level::Work)?),
+        }
+    }
+    let mut grants: Vec<Grant> = vec![];
+    for mut source in sources {
         let want = wish.max_windows - grants.len();
         if want == 0 {
             break;
@@ -192,7 +196,7 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
         if wish.pipelines.is_none() && !rights::has(who, pipeline.id, &pipeline.owner, Level::Work) {
             continue;
         }
-        grants.extend(serve(&source, wish, want, who)?);
+        grants.extend(serve(&mut source, wish, want, who)?);
     }
     if !grants.is_empty() {
         // A token that a crash forgets would be given out again.
@@ -201,43 +205,96 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
     Ok(grants)
 }
 
-fn serve(source: &Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) -> Result<Vec<Grant>> {
+/// How often a claim looks again after others took what it had read.
+const LOOKS: usize = 5;
+
+fn serve(source: &mut Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) -> Result<Vec<Grant>> {
     let only = match &wish.window_key {
-        Some(key) => match source.pipeline.window_named(key) {
-            Ok(window) => Some(window),
-            Err(error) if wish.pipelines.as_ref().is_some_and(|names| names.len() == 1) => {
-                return Err(error);
-            }
-            Err(_) => return Ok(vec![]),
-        },
+        Some(key) => Some(source.pipeline.window_named(key)?),
         None => None,
     };
-    let Some((pool, limit)) = role::as_ledger(|| permits(source, want)) else { return Ok(vec![]) };
-    let Some(version) = source.version_for(wish.code_version.as_deref())? else {
-        role::as_ledger(|| {
-            permit::give_back(source.pool_cap(), &pool);
-            permit::give_back(source.limit_cap(), &limit);
-        });
-        return Ok(vec![]);
-    };
     let role_name = role::name(who);
-    Ok(role::as_ledger(|| {
-        let want = pool.len().min(limit.len());
-        let windows = candidate::pick(source, only, want);
-        let used = windows.len();
-        permit::give_back(source.pool_cap(), &pool[used..]);
-        permit::give_back(source.limit_cap(), &limit[used..]);
-        if used == 0 {
-            return vec![];
+    // Above READ COMMITTED a second look would show the same, and the INSERT has answered with 40001.
+    let looks = if unsafe { pgrx::pg_sys::XactIsoLevel } > pgrx::pg_sys::XACT_READ_COMMITTED as i32 {
+        1
+    } else {
+        LOOKS
+    };
+    for _ in 0..looks {
+        let Some(held) = role::as_ledger(|| hold(source, only, want)) else { return Ok(vec![]) };
+        let version = source.version_for(wish.code_version.as_deref());
+        let Ok(Some(version)) = version else {
+            role::as_ledger(|| held.give_back(source, |_| true));
+            return version.map(|_| vec![]);
+        };
+        let grants = role::as_ledger(|| write(source, wish, &role_name, version, &held));
+        if !grants.is_empty() {
+            return Ok(grants);
         }
-        write(source, wish, &role_name, version, &windows, &pool, &limit)
-    }))
+    }
+    Ok(vec![])
+}
+
+/// Windows with the permits to hand them out; the mutexes of all of them are held.
+struct Held {
+    windows: Vec<Candidate>,
+    pool: Vec<Permit>,
+    limit: Vec<Permit>,
+}
+
+impl Held {
+    /// Gives back the mutexes of those windows, and of the permits beside them, for which `unused` holds.
+    fn give_back(&self, source: &Source, unused: impl Fn(&Candidate) -> bool) {
+        for (i, window) in self.windows.iter().enumerate().filter(|(_, window)| unused(window)) {
+            release_window(source.pipeline.id, window.window_start);
+            permit::give_back(source.pool_cap(), &self.pool[i..=i]);
+            permit::give_back(source.limit_cap(), &self.limit[i..=i]);
+        }
+    }
+}
+
+/// Holds up to `want` windows and permits for them, whichever of the two is more likely to be missing first:
+/// a plan has windows as a rule, a live right has permits.
+fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> {
+    let (mut windows, mut pool, mut limit);
+    if source.plan_id > 0 {
+        (pool, limit) = permits(source, want)?;
+        windows = candidate::pick(source, only, pool.len().min(limit.len()));
+    } else {
+        windows = candidate::pick(source, only, want);
+        if windows.is_empty() && !has_expired(source) {
+            return None;
+        }
+        let wanted = if windows.is_empty() { want } else { windows.len() };
+        let Some(permits) = permits(source, wanted) else {
+            windows.iter().for_each(|window| release_window(source.pipeline.id, window.window_start));
+            return None;
+        };
+        (pool, limit) = permits;
+        if windows.is_empty() && source.queued {
+            windows = candidate::pick(source, only, pool.len().min(limit.len()));
+        }
+    }
+    let used = windows.len().min(pool.len()).min(limit.len());
+    windows.drain(used..).for_each(|window| release_window(source.pipeline.id, window.window_start));
+    permit::give_back(source.pool_cap(), &pool.split_off(used.min(pool.len())));
+    permit::give_back(source.limit_cap(), &limit.split_off(used.min(limit.len())));
+    (used > 0).then_some(Held { windows, pool, limit })
+}
+
+/// Whether a live lease of the source has expired: its window is then met while permits are looked for.
+fn has_expired(source: &Source) -> bool {
+    source.has_run_live
+        && permit::look(source.limit_cap(), source.limit, 0, true)
+            .held
+            .iter()
+            .any(|(_, holder)| holder.expired)
 }
 
 /// Holds permits of both caps for up to `want` windows; `None` if there is none of one of them.
-fn permits(source: &Source, want: usize) -> Option<(Vec<Permit>, Vec<Permit>)> {
-    let limit = take(source.limit_cap(), source.limit, want, true)?;
-    let Some(pool) = take(source.pool_cap(), source.pool_slots, limit.len(), false) else {
+fn permits(source: &mut Source, want: usize) -> Option<(Vec<Permit>, Vec<Permit>)> {
+    let limit = take(source, source.limit_cap(), source.limit, want)?;
+    let Some(pool) = take(source, source.pool_cap(), source.pool_slots, limit.len()) else {
         permit::give_back(source.limit_cap(), &limit);
         return None;
     };
@@ -246,8 +303,9 @@ fn permits(source: &Source, want: usize) -> Option<(Vec<Permit>, Vec<Permit>)> {
 
 /// Holds up to `want` permits of one cap. Expired leases of the source itself are ended as soon as they are
 /// seen, since their windows come first in its order; others' only where no permit is free.
-fn take(cap: Cap, count: i32, want: usize, own: bool) -> Option<Vec<Permit>> {
+fn take(source: &mut Source, cap: Cap, count: i32, want: usize) -> Option<Vec<Permit>> {
     let mut look = permit::look(cap, count, want, false);
+    let own = matches!(cap, Cap::Limit { .. });
     let expired_own = own && look.held.iter().any(|(_, holder)| holder.expired);
     if look.free.is_empty() || expired_own {
         if look.held.is_empty() {
@@ -259,6 +317,7 @@ fn take(cap: Cap, count: i32, want: usize, own: bool) -> Option<Vec<Permit>> {
             ended |= dead && takeover::take_over(holder);
         }
         if ended {
+            source.queued = true;
             look = permit::look(cap, count, want, true);
         }
     }
@@ -266,21 +325,14 @@ fn take(cap: Cap, count: i32, want: usize, own: bool) -> Option<Vec<Permit>> {
     (!held.is_empty()).then_some(held)
 }
 
-fn write(
-    source: &Source,
-    wish: &Wish,
-    role_name: &str,
-    version: Option<String>,
-    windows: &[Candidate],
-    pool: &[Permit],
-    limit: &[Permit],
-) -> Vec<Grant> {
+fn write(source: &Source, wish: &Wish, role_name: &str, version: Option<String>, held: &Held) -> Vec<Grant> {
+    let Held { windows, pool, limit } = held;
     let pipeline = &source.pipeline;
     let now = datum::clock();
     let as_of = source.as_of.unwrap_or(now);
     let column = |f: &dyn Fn(&Candidate) -> i64| windows.iter().map(f).collect::<Vec<i64>>();
-    let slots = |permits: &[Permit]| permits[..windows.len()].iter().map(|p| p.slot).collect();
-    let generations = |permits: &[Permit]| permits[..windows.len()].iter().map(|p| p.generation).collect();
+    let slots = |permits: &[Permit]| permits.iter().map(|p| p.slot).collect();
+    let generations = |permits: &[Permit]| permits.iter().map(|p| p.generation).collect();
     let (pool_slots, limit_slots): (Vec<i32>, Vec<i32>) = (slots(pool), slots(limit));
     let (pool_gens, limit_gens): (Vec<i64>, Vec<i64>) = (generations(pool), generations(limit));
     let args = [
@@ -303,13 +355,14 @@ fn write(
         pool_gens.into(),
         limit_slots.into(),
         limit_gens.into(),
+        (source.plan_id > 0 && wish.window_key.is_none()).into(),
     ];
     let written =
         spi::query(INSERT, &args, |row| (row.at::<i64>(1), row.at::<Instant>(2), row.at::<Instant>(3)));
-    let queued: Vec<Instant> = windows.iter().filter(|w| w.queued).map(|w| w.window_start).collect();
-    let taken: Vec<Instant> =
-        queued.into_iter().filter(|start| written.iter().any(|(_, written, _)| written == start)).collect();
-    requeue::remove(pipeline.id, source.plan_id, taken);
+    let is_written = |window: &Candidate| written.iter().any(|(_, start, _)| *start == window.window_start);
+    let queued = windows.iter().filter(|window| window.queued && is_written(window));
+    requeue::remove(pipeline.id, source.plan_id, queued.map(|window| window.window_start).collect());
+    held.give_back(source, |window| !is_written(window));
     written
         .into_iter()
         .filter_map(|(token, start, expires_at)| {
@@ -339,15 +392,20 @@ pub fn check(wish: &Wish) -> Result<()> {
         return Err(Error::new(Code::InvalidParameter, "window_key names a window of one pipeline")
             .detail("A key is unique within its pipeline only.")
             .hint(
-                "Give the pipeline too: backfill_claim(worker, pipelines => ARRAY['…'], window_key => '…').",
+                "Give the pipeline too: backfill_claim(worker, pipelines => ARRAY['...'], window_key => '...').",
             ));
     }
     Ok(())
 }
 
 /// The mutex of a window.
-pub fn window_key(pipeline_id: i64, start: Instant) -> Key {
+fn window_key(pipeline_id: i64, start: Instant) -> Key {
     Key::Window { pipeline: pipeline_id, start: start.0 }
+}
+
+/// Gives back the mutex of a window that was not handed out.
+pub fn release_window(pipeline_id: i64, start: Instant) {
+    lock::release(window_key(pipeline_id, start));
 }
 
 /// Takes the mutex of a window without waiting.

@@ -80,7 +80,7 @@ fn begin(reason: &str) -> i64 {
     unsafe { pg_sys::ForceSyncCommit() };
     let args =
         [server.system_identifier.into(), server.timeline.into(), server.database.into(), reason.into()];
-    let first = spi::first(START, &args, |row| row.at(1)).expect("INSERT … RETURNING of one row");
+    let first = spi::first(START, &args, |row| row.at(1)).expect("INSERT ... RETURNING of one row");
     spi::run_bulk(REVOKE, &[]);
     first
 }

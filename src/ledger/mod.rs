@@ -3,6 +3,7 @@
 pub mod candidate;
 pub mod claim;
 pub mod epoch;
+pub mod gate;
 pub mod permit;
 pub mod pipeline;
 pub mod plan;

@@ -49,6 +49,7 @@ pub struct Holder {
     pub pipeline_id: i64,
     pub plan_id: i64,
     pub window_start: Instant,
+    /// Past its expiry, or of an earlier epoch.
     pub expired: bool,
 }
 
@@ -74,7 +75,8 @@ macro_rules! slots {
     ($same_cap:literal, $slot:literal, $generation:literal) => {
         concat!(
             "SELECT s.slot, COALESCE(r.generation, 0) + 1, r.token, r.pipeline_id, r.plan_id, r.window_start,
-                    COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp(),
+                    COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp()
+                        OR r.token < (SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1),
                     (SELECT EXISTS (SELECT FROM backfill.run_data n WHERE ",
             $same_cap,
             " AND n.",

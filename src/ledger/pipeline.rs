@@ -30,8 +30,6 @@ pub struct Pipeline {
     pub delay: Span,
     pub active_since: Instant,
     pub paused: bool,
-    pub pool_id: i32,
-    pub max_active: i32,
     pub lease_for: Span,
     pub max_attempts: i32,
     pub retry_delay: Span,
@@ -48,13 +46,13 @@ macro_rules! pipeline_columns {
         "p.pipeline_id, p.name, p.owner, p.cadence, p.start_local, p.start_at, p.time_zone, p.target, \
          p.slice_column::pg_catalog.text, p.query, p.query_path, \
          p.code_version, p.backlog, p.catchup, p.delay, p.active_since, \
-         p.paused_at IS NOT NULL, p.pool_id, p.max_active, p.lease_for, p.max_attempts, p.retry_delay, \
+         p.paused_at IS NOT NULL, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
          p.dropped_at IS NOT NULL"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 27;
+pub const COLUMNS: i32 = 25;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -92,16 +90,14 @@ impl Pipeline {
             delay: row.at(15),
             active_since: row.at(16),
             paused: row.at(17),
-            pool_id: row.at(18),
-            max_active: row.at(19),
-            lease_for: row.at(20),
-            max_attempts: row.at(21),
-            retry_delay: row.at(22),
-            source_retention: row.get(23),
-            expected_duration: row.get(24),
-            cost_per_hour: row.get(25),
-            max_shrink: row.at(26),
-            dropped: row.at(27),
+            lease_for: row.at(18),
+            max_attempts: row.at(19),
+            retry_delay: row.at(20),
+            source_retention: row.get(21),
+            expected_duration: row.get(22),
+            cost_per_hour: row.get(23),
+            max_shrink: row.at(24),
+            dropped: row.at(25),
         }
     }
 

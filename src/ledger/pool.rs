@@ -30,7 +30,7 @@ pub fn refer(name: &str) -> Result<(i32, i32)> {
 pub fn unknown(name: &str) -> Error {
     Error::new(Code::Undefined, format!("pool \"{name}\" does not exist"))
         .detail("Pools are \"live\", \"backfill\" and those that pool_define() made.")
-        .hint("A superuser can run SELECT pool_define('…', slots).")
+        .hint("A superuser can run SELECT pool_define('...', slots).")
 }
 
 /// Whether a pool of that name may be named.

@@ -63,6 +63,15 @@ pub fn has(who: pg_sys::Oid, pipeline_id: i64, owner: &str, level: Level) -> boo
     })
 }
 
+const OWNER: &str = "SELECT owner FROM backfill.pipeline_data WHERE pipeline_id = $1";
+
+/// Whether the effective caller may read the pipeline with that number. For STABLE functions.
+pub fn may_read(pipeline_id: i64) -> bool {
+    let who = role::caller();
+    let owner = role::as_ledger(|| spi::read(OWNER, &[pipeline_id.into()], |row| row.at::<String>(1)));
+    owner.first().is_some_and(|owner| has(who, pipeline_id, owner, Level::Read))
+}
+
 /// Refuses the call unless the effective caller holds `level` on the pipeline (42501).
 pub fn require(pipeline: &Pipeline, level: Level) -> Result<()> {
     let who = role::caller();
@@ -118,9 +127,24 @@ const SIGNATURES: &str = "SELECT f.oid::pg_catalog.regprocedure::pg_catalog.text
     JOIN pg_catalog.pg_proc f ON f.oid = d.objid
     WHERE e.extname = 'pg_backfill' AND f.proname = ANY ($1)";
 
-/// Gives a role EXECUTE on the functions of its level and of those below it, and takes it away on the others.
-/// Runs as the ledger's owner. With `None` nothing is left.
-pub fn execute_grants(grantee: &str, level: Option<Level>) {
+/// What the role may do anywhere: the highest level that it was granted, or owner of something.
+const HIGHEST: &str = "SELECT g.level FROM backfill.grant_data g
+        JOIN backfill.pipeline_data p ON p.pipeline_id = g.pipeline_id AND p.dropped_at IS NULL
+        WHERE g.grantee = $1
+    UNION ALL
+    (SELECT 'owner' FROM backfill.pipeline_data p WHERE p.owner = $1 AND p.dropped_at IS NULL LIMIT 1)";
+
+/// Gives a role EXECUTE on the functions of its highest level and of those below it, and takes it away on the
+/// others. Runs as the ledger's owner, under the lock of definitions: two such calls write the same rows.
+pub fn execute_grants(grantee: &str) {
+    let Some(oid) = role::find(grantee) else { return };
+    if role::is_superuser(oid) {
+        return;
+    }
+    let level = spi::query(HIGHEST, &[grantee.into()], |row| row.at::<String>(1))
+        .iter()
+        .filter_map(|level| if level == "owner" { Some(Level::Owner) } else { Level::parse(level) })
+        .max();
     let role = crate::postgres::quote::identifier(grantee);
     let signatures = |wanted: &dyn Fn(Level) -> bool| -> String {
         let names: Vec<String> = FUNCTIONS
@@ -131,8 +155,7 @@ pub fn execute_grants(grantee: &str, level: Option<Level>) {
         let found = spi::query(SIGNATURES, &[names.into()], |row| row.at::<String>(1));
         found.join(", ")
     };
-    let all = signatures(&|level| level < Level::Owner);
-    spi::execute(&format!("REVOKE EXECUTE ON ROUTINE {all} FROM {role}"));
+    spi::execute(&format!("REVOKE EXECUTE ON ROUTINE {} FROM {role}", signatures(&|_| true)));
     if let Some(level) = level.filter(|level| *level > Level::Read) {
         let granted = signatures(&|needed| needed <= level);
         spi::execute(&format!("GRANT EXECUTE ON ROUTINE {granted} TO {role}"));

@@ -16,6 +16,7 @@
 
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::gate;
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
 use crate::postgres::spi::{self, Row};
@@ -88,17 +89,63 @@ const FINISH: &str = "UPDATE backfill.run_data
 const RECORD: &str = "UPDATE backfill.run_data
     SET rows = $2, digest = $3, allow_shrink = $4 WHERE token = $1 AND ended_at IS NULL";
 
+macro_rules! other_server {
+    () => {
+        "the server was restored, promoted or copied since the lease was given"
+    };
+}
+
 /// Why an open run may not do anything any more; NULL if it may. The one place of this rule.
-const VOID: &str = "SELECT CASE
-        WHEN $2 > 0 AND NOT EXISTS (SELECT FROM backfill.plan_data pl WHERE pl.plan_id = $2 AND pl.state = 'approved')
-            THEN pg_catalog.format('plan %s was cancelled', $2)
-        WHEN EXISTS (SELECT FROM backfill.mark_data m WHERE m.pipeline_id = $1 AND m.window_start = $3 AND m.mark = 'skipped')
-            THEN 'the window was skipped'
-        WHEN EXISTS (SELECT FROM backfill.pipeline_data p WHERE p.pipeline_id = $1 AND p.dropped_at IS NOT NULL)
-            THEN 'the pipeline was dropped'
-        WHEN $4 < COALESCE((SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1), 0)
-            THEN 'the server was restored, promoted or copied since the lease was given'
-    END";
+macro_rules! void_reason {
+    ($pipeline:literal, $plan:literal, $start:literal, $token:literal) => {
+        concat!(
+            "CASE
+                WHEN ",
+            $plan,
+            " > 0 AND NOT EXISTS (
+                    SELECT FROM backfill.plan_data pl WHERE pl.plan_id = ",
+            $plan,
+            " AND pl.state = 'approved')
+                    THEN pg_catalog.format('plan %s was cancelled', ",
+            $plan,
+            ")
+                WHEN EXISTS (
+                    SELECT FROM backfill.mark_data m
+                    WHERE m.pipeline_id = ",
+            $pipeline,
+            " AND m.window_start = ",
+            $start,
+            " AND m.mark = 'skipped')
+                    THEN 'the window was skipped'
+                WHEN EXISTS (
+                    SELECT FROM backfill.pipeline_data p
+                    WHERE p.pipeline_id = ",
+            $pipeline,
+            " AND p.dropped_at IS NOT NULL)
+                    THEN 'the pipeline was dropped'
+                WHEN ",
+            $token,
+            " < COALESCE(
+                    (SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1), 0)
+                    THEN '",
+            other_server!(),
+            "'
+            END"
+        )
+    };
+}
+const VOID: &str = concat!("SELECT ", void_reason!("$1", "$2", "$3", "$4"));
+
+/// The same for a run whose fence this transaction has passed, and did not undo with a savepoint.
+const VOID_FENCED: &str = concat!(
+    "SELECT ",
+    void_reason!("r.pipeline_id", "r.plan_id", "r.window_start", "r.token"),
+    " FROM backfill.run_data r
+      WHERE r.token = $1 AND r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned()"
+);
+
+/// A plan or a live right that still wants the window: only the server is another one than the lease's.
+pub const OTHER_SERVER: &str = other_server!();
 
 /// Which snapshot decides whether a run is void.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,6 +170,11 @@ pub fn void_reason(
         AsSeen::Now => spi::latest(VOID, &args, |row| row.get(1)),
     };
     rows.into_iter().next().flatten()
+}
+
+/// Whether this transaction stands behind the fence of the run and, if so, why it may not commit.
+pub fn void_reason_of_fenced(token: i64) -> Option<Option<String>> {
+    spi::latest(VOID_FENCED, &[token.into()], |row| row.get(1)).into_iter().next()
 }
 
 impl Run {
@@ -161,7 +213,7 @@ impl Run {
         let Some((mut run, outcome)) = loaded else {
             return Err(Error::new(Code::StaleToken, format!("fencing token {token} is unknown"))
                 .detail("No claim in this database ever gave it out.")
-                .hint("SELECT * FROM backfill_claim(…) gives a lease with its token."));
+                .hint("SELECT * FROM backfill_claim(...) gives a lease with its token."));
         };
         run.token = token;
         rights::require(&run.pipeline, Level::Work)?;
@@ -190,7 +242,7 @@ impl Run {
                 "Token {} of {window} ended as \"{outcome}\"; the newest token of the window is {newest}.",
                 self.token
             ))
-            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(…).")
+            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(...).")
     }
 
     fn revoked(&self, why: &str) -> Error {
@@ -199,7 +251,7 @@ impl Run {
                 "Token {} was for window {} of pipeline \"{}\".",
                 self.token, self.window_key, self.pipeline.name
             ))
-            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(…).")
+            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(...).")
     }
 
     /// Refuses the call if the open run is void (BF002).
@@ -209,30 +261,25 @@ impl Run {
         });
         why.map_or(Ok(()), |why| Err(self.revoked(&why)))
     }
+}
 
-    /// A run that has ended needs its heartbeat no more.
-    pub fn forget_heartbeat(&self) {
-        if self.has_beaten {
-            role::as_ledger(|| spi::run(FORGET, &[self.token.into()]));
-        }
+/// What an update of an open run that found no row means.
+pub fn lost(token: i64) -> Error {
+    match Run::load(token) {
+        Ok((run, Some(outcome))) => run.ended(&outcome),
+        Ok((_, None)) => Error::new(
+            Code::Serialization,
+            format!("the lease of fencing token {token} is newer than this transaction's snapshot"),
+        )
+        .detail("The transaction took its snapshot before the lease was given.")
+        .hint("Roll back and repeat the transaction."),
+        Err(error) => error,
     }
+}
 
-    /// What an update of the open run that found no row means.
-    pub fn lost(&self) -> Error {
-        match Self::load(self.token) {
-            Ok((run, Some(outcome))) => run.ended(&outcome),
-            Ok((_, None)) => Error::new(
-                Code::Serialization,
-                format!(
-                    "the lease of fencing token {} is newer than this transaction's snapshot",
-                    self.token
-                ),
-            )
-            .detail("The transaction took its snapshot before the lease was given.")
-            .hint("Roll back and repeat the transaction."),
-            Err(error) => error,
-        }
-    }
+/// A run that has ended needs its heartbeat no more.
+pub fn forget_heartbeat(token: i64) {
+    role::as_ledger(|| spi::run(FORGET, &[token.into()]));
 }
 
 const FORGET: &str = "DELETE FROM backfill.heartbeat_data WHERE token = $1";
@@ -245,7 +292,7 @@ pub fn require_token(token: Option<i64>) -> Result<i64> {
     token.ok_or_else(|| {
         Error::new(Code::NullValue, "token must not be NULL")
             .detail("The token says which window is written, and by which attempt.")
-            .hint("SELECT * FROM backfill_claim(…) gives a lease with its token.")
+            .hint("SELECT * FROM backfill_claim(...) gives a lease with its token.")
     })
 }
 
@@ -268,7 +315,7 @@ pub fn open(token: i64) -> Result<Run> {
 pub fn fence(token: i64) -> Result<Run> {
     let run = open(token)?;
     if role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
-        return Err(run.lost());
+        return Err(lost(run.token));
     }
     // The UPDATE may have waited: what could void the run is read in a later statement.
     run.require_valid()?;
@@ -277,19 +324,55 @@ pub fn fence(token: i64) -> Result<Run> {
 
 /// Ends the open run as done. Passes the fence itself.
 pub fn finish(run: &Run, ending: &Ending) -> Result<()> {
+    end_as_done(run.pipeline.id, run.token, run.has_beaten, ending)
+}
+
+fn end_as_done(pipeline_id: i64, token: i64, has_beaten: bool, ending: &Ending) -> Result<()> {
+    gate::note(pipeline_id, token);
     let metrics = ending.metrics.as_ref().map(|m| pgrx::JsonB(m.0.clone()));
     let args = [
-        run.token.into(),
+        token.into(),
         ending.rows.into(),
         ending.digest.as_deref().into(),
         ending.allow_shrink.as_deref().into(),
         metrics.into(),
     ];
     if role::as_ledger(|| spi::run(FINISH, &args)) == 0 {
-        return Err(run.lost());
+        return Err(lost(token));
     }
-    run.forget_heartbeat();
+    if has_beaten {
+        forget_heartbeat(token);
+    }
     Ok(())
+}
+
+const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL
+    FROM backfill.run_data r
+    JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
+    LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
+    WHERE r.token = $1";
+
+/// Ends the run of a token as done, or does nothing where that was done before: a COMMIT whose answer was lost is
+/// repeated. On the path of every window, so it reads no more than it needs; whether the right still stands is
+/// looked at once, at COMMIT.
+pub fn finish_token(token: i64, ending: &Ending) -> Result<()> {
+    session::require_writable()?;
+    let standing = role::as_ledger(|| {
+        spi::latest(STANDING, &[token.into()], |row| {
+            (row.at::<i64>(1), row.at::<String>(2), row.get::<String>(3), row.at::<bool>(4))
+        })
+    });
+    if let Some((pipeline_id, owner, outcome, has_beaten)) = standing.first()
+        && rights::has(role::caller(), *pipeline_id, owner, Level::Work)
+    {
+        match outcome.as_deref() {
+            None => return end_as_done(*pipeline_id, token, *has_beaten, ending),
+            Some("done") => return Ok(()),
+            Some(_) => {}
+        }
+    }
+    // It is unknown, not the caller's, or has ended otherwise: the full look has the words for it.
+    open(token).map(drop)
 }
 
 /// Notes what the fenced transaction wrote without ending the run.
@@ -301,21 +384,7 @@ pub fn record(run: &Run, ending: &Ending) -> Result<()> {
         ending.allow_shrink.as_deref().into(),
     ];
     if role::as_ledger(|| spi::run(RECORD, &args)) == 0 {
-        return Err(run.lost());
+        return Err(lost(run.token));
     }
     Ok(())
-}
-
-/// The run of a token for [`finish`]: open, or finished before, in which case its answer is given again.
-pub fn for_finish(token: i64) -> Result<(Run, bool)> {
-    session::require_writable()?;
-    let (run, outcome) = Run::load(token)?;
-    match outcome.as_deref() {
-        None => {
-            run.require_valid()?;
-            Ok((run, false))
-        }
-        Some("done") => Ok((run, true)),
-        Some(outcome) => Err(run.ended(outcome)),
-    }
 }

@@ -13,7 +13,10 @@ const NOTE_HOLES: &str = "INSERT INTO backfill.plan_hole_data (plan_id, seq)
     SELECT w.plan_id, w.seq FROM backfill.plan_window_data w
     WHERE w.plan_id = $1
       AND NOT EXISTS (SELECT FROM backfill.run_data own
-                      WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = w.seq)";
+                      WHERE own.pipeline_id = w.pipeline_id AND own.window_start = w.window_start
+                        AND own.plan_id = $1)";
+
+const IS_SWEPT: &str = "SELECT 1 FROM backfill.plan_cursor_data WHERE plan_id = $1";
 
 const SWEPT: &str = "INSERT INTO backfill.plan_cursor_data (plan_id, swept_at)
     VALUES ($1, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING";
@@ -26,7 +29,8 @@ const DRAINED: &str = "UPDATE backfill.plan_cursor_data SET drained_at = pg_cata
             JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
             WHERE o.plan_id = $1
               AND NOT EXISTS (SELECT FROM backfill.run_data own
-                              WHERE own.plan_id = $1 AND own.plan_id > 0 AND own.seq = o.seq)
+                              WHERE own.pipeline_id = w.pipeline_id AND own.window_start = w.window_start
+                                AND own.plan_id = $1)
               AND NOT EXISTS (SELECT FROM backfill.mark_data m
                               WHERE m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start
                                 AND m.mark = 'skipped'))";
@@ -39,6 +43,10 @@ pub fn sweep(source: &Source) -> bool {
     let plan = source.plan_id;
     if !lock::try_exclusive(Key::Sweep { plan }) {
         return false;
+    }
+    // The one who held the mutex before may have swept it.
+    if !spi::latest(IS_SWEPT, &[plan.into()], |_| ()).is_empty() {
+        return true;
     }
     spi::run_bulk(NOTE_HOLES, &[plan.into()]);
     spi::run(SWEPT, &[plan.into()]);

@@ -56,15 +56,18 @@ pub fn take_over(holder: &Holder) -> bool {
         (None, true) => ("expired", "the lease expired and was taken over".to_owned()),
         (None, false) => return false,
     };
-    spi::run(END, &[token.into(), outcome.into(), error.into()]);
-    if outcome == "expired" && attempt < max_attempts {
+    spi::run(END, &[token.into(), outcome.into(), error.as_str().into()]);
+    // The worker of another server cost no attempt here.
+    let next = if error == run::OTHER_SERVER { attempt } else { attempt + 1 };
+    let comes_back = outcome == "expired" || error == run::OTHER_SERVER;
+    if comes_back && next <= max_attempts {
         requeue::put(&Place {
             pipeline_id: holder.pipeline_id,
             plan_id: holder.plan_id,
             window_start: holder.window_start,
             window_end,
             seq,
-            attempt: attempt + 1,
+            attempt: next,
             after_turn: turn,
             due_at: None,
         });

@@ -175,7 +175,7 @@ impl Pipeline {
         )
         .detail(error.to_string())
         .hint(format!(
-            "Keys look like {}; SELECT window_key FROM pipeline_windows(…) lists them.",
+            "Keys look like {}; SELECT window_key FROM pipeline_windows(...) lists them.",
             self.grid.window_key(0).unwrap_or_default()
         )))
     }

@@ -47,7 +47,8 @@ pub fn ledger_relation() -> pg_sys::Oid {
     }
 }
 
-fn ledger_owner() -> pg_sys::Oid {
+/// The owner of the ledger, in whose name its statements run.
+pub fn ledger_owner() -> pg_sys::Oid {
     unsafe {
         let relation = ledger_relation();
         let tuple =

@@ -83,6 +83,8 @@ pub fn check(
         ));
     }
     require_write(relation, role::caller())?;
+    // The slice is looked up before it is deleted.
+    require(relation, role::caller(), pg_sys::ACL_SELECT, "SELECT")?;
     let slice_type =
         spi::first(COLUMN, &[oid(relation), column.into()], |row| row.at(1)).ok_or_else(|| {
             Error::new(Code::Undefined, format!("column \"{column}\" of {name} does not exist"))
@@ -124,19 +126,22 @@ pub fn check(
 
 /// Whoever fills a table must be allowed to write it (42501).
 pub fn require_write(relation: pg_sys::Oid, who: pg_sys::Oid) -> Result<()> {
-    for (right, word) in [(pg_sys::ACL_INSERT, "INSERT"), (pg_sys::ACL_DELETE, "DELETE")] {
-        let answer = unsafe { pg_sys::pg_class_aclcheck(relation, who, right.into()) };
-        if answer != pg_sys::AclResult::ACLCHECK_OK {
-            let name = quote::relation(relation);
-            return Err(Error::new(Code::Forbidden, format!("permission denied for table {name}"))
-                .detail(format!(
-                    "Replacing a slice needs INSERT and DELETE on the whole table; \"{}\" lacks {word}.",
-                    role::name(who)
-                ))
-                .hint(format!("Its owner can run GRANT INSERT, DELETE ON {name} TO …")));
-        }
+    require(relation, who, pg_sys::ACL_INSERT, "INSERT")?;
+    require(relation, who, pg_sys::ACL_DELETE, "DELETE")
+}
+
+fn require(relation: pg_sys::Oid, who: pg_sys::Oid, right: u32, word: &str) -> Result<()> {
+    let answer = unsafe { pg_sys::pg_class_aclcheck(relation, who, right.into()) };
+    if answer == pg_sys::AclResult::ACLCHECK_OK {
+        return Ok(());
     }
-    Ok(())
+    let name = quote::relation(relation);
+    Err(Error::new(Code::Forbidden, format!("permission denied for table {name}"))
+        .detail(format!(
+            "Replacing a slice needs {word} on the whole table; \"{}\" lacks it.",
+            role::name(who)
+        ))
+        .hint(format!("Its owner can run GRANT SELECT, INSERT, DELETE ON {name} TO ...")))
 }
 
 const RIVAL: &str = "SELECT p.name FROM backfill.pipeline_data p

@@ -6,10 +6,15 @@ use std::env;
 use std::fs::{self, File, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-/// The checkout.
+/// The checkout. cargo names the folder when it runs us; the one that we were compiled in may have moved.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the checkout")
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        let xtask = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        Path::new(&xtask).parent().expect("xtask lies in the checkout").to_owned()
+    })
 }
 
 /// Where set-up puts things: `.cargo/config.toml` names folders in it.

@@ -83,9 +83,11 @@ pub fn debian_packages(what: &str, packages: &[&str]) -> Result<()> {
             process::run(apt.env("DEBIAN_FRONTEND", "noninteractive"))
         };
         // On a fresh machine the lists are missing or old; asking for them first would cost every run.
-        install().or_else(|_| {
-            process::run(Command::new("apt-get").args(["update", "--quiet"])).and_then(|()| install())
-        })
+        install()
+            .or_else(|_| {
+                process::run(Command::new("apt-get").args(["update", "--quiet"])).and_then(|()| install())
+            })
+            .map_err(|_| format!("{what} is missing, and {by_hand} did not bring it"))
     })
 }
 

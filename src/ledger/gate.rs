@@ -1,0 +1,91 @@
+//! The second look at COMMIT.
+//!
+//! A transaction that passed the fence of a lease looks once more, right before it commits: nothing that ends its
+//! right may have happened since. It takes the pipeline's gate shared, and those who end rights hold the gate
+//! exclusively: either they come first, and this sees what they did, or they wait the moment that a COMMIT takes.
+//!
+//! It is a transaction callback and no deferred trigger, because `SET CONSTRAINTS ALL IMMEDIATE` would make a
+//! trigger look early and then hold the gate, and every person who cancels, for as long as the worker likes.
+
+use crate::error::{Code, Error, answer};
+use crate::ledger::run;
+use crate::postgres::{lock, lock::Key, role, settings};
+use pgrx::{pg_guard, pg_sys};
+use std::cell::RefCell;
+use std::ffi::c_void;
+
+/// A fence that was passed in the current transaction; a savepoint may have undone it since.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Passed {
+    pipeline_id: i64,
+    token: i64,
+}
+
+thread_local! {
+    static PASSED: RefCell<Vec<Passed>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Called once, when the library is loaded.
+pub fn init() {
+    unsafe { pg_sys::RegisterXactCallback(Some(at_transaction_end), std::ptr::null_mut()) };
+}
+
+/// Notes that the transaction is about to pass the fence of a token.
+pub fn note(pipeline_id: i64, token: i64) {
+    let passed = Passed { pipeline_id, token };
+    PASSED.with_borrow_mut(|list| {
+        if !list.contains(&passed) {
+            list.push(passed);
+        }
+    });
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _arg: *mut c_void) {
+    match event {
+        pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
+            let passed = PASSED.take();
+            if !passed.is_empty() {
+                settings::pinned(|| passed.into_iter().for_each(look_again));
+            }
+        }
+        pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => {
+            if let Some(passed) = PASSED.with_borrow(|list| list.first().copied()) {
+                refuse_to_prepare(passed);
+            }
+        }
+        pg_sys::XactEvent::XACT_EVENT_ABORT | pg_sys::XactEvent::XACT_EVENT_COMMIT => {
+            PASSED.take();
+        }
+        _ => {}
+    }
+}
+
+fn look_again(passed: Passed) {
+    let Passed { pipeline_id, token } = passed;
+    let why = role::as_ledger(|| {
+        lock::shared(Key::Gate { pipeline: pipeline_id });
+        run::void_reason_of_fenced(token)
+    });
+    if let Some(Some(why)) = why {
+        answer::<()>(Err(Error::new(
+            Code::Revoked,
+            format!("the lease of fencing token {token} was revoked: {why}"),
+        )
+        .detail("It was revoked while this transaction was open, so that it cannot commit.")
+        .hint("Claim again with SELECT * FROM backfill_claim(...).")));
+    }
+}
+
+/// Nothing can look once more at COMMIT PREPARED.
+fn refuse_to_prepare(passed: Passed) {
+    answer::<()>(Err(Error::new(
+        Code::Unsupported,
+        "cannot PREPARE a transaction that has passed the fence of a lease",
+    )
+    .detail(format!(
+        "It stands behind the fence of token {}; its right is looked at once more when it commits.",
+        passed.token
+    ))
+    .hint("COMMIT it.")));
+}
