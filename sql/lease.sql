@@ -21,11 +21,6 @@ CREATE TYPE backfill.lease AS (
 );
 COMMENT ON TYPE backfill.lease IS 'The right of one worker to produce one window, for a while, under one fencing token.';
 
-CREATE FUNCTION backfill.void_reason(pipeline_id bigint, plan_id bigint, window_start timestamptz, token bigint)
-    RETURNS text LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'void_reason_wrapper';
-COMMENT ON FUNCTION backfill.void_reason(bigint, bigint, timestamptz, bigint) IS 'Why an open run may not do anything any more, or NULL. For the ledger''s own views.';
-
 CREATE FUNCTION backfill_claim(
     worker       text,
     max_windows  int    DEFAULT 1,
@@ -92,9 +87,9 @@ CREATE PROCEDURE backfill_work(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     lease   backfill.lease;
-    done    bigint := 0;
-    message text;
-    state   text;
+    done    pg_catalog.int8 := 0;
+    message pg_catalog.text;
+    state   pg_catalog.text;
 BEGIN
     worker := COALESCE(worker, pg_catalog.format('backfill_work %s', pg_catalog.pg_backend_pid()));
     -- Fails inside of a transaction block before anything is claimed.
@@ -105,7 +100,7 @@ BEGIN
                                         pipelines => backfill_work.pipelines) c;
         COMMIT;
         IF lease.token IS NULL THEN
-            EXIT WHEN until_idle;
+            EXIT WHEN COALESCE(until_idle, true);
             PERFORM pg_catalog.pg_sleep(1);
             CONTINUE;
         END IF;

@@ -39,6 +39,7 @@ CREATE TABLE backfill.plan_data (
 );
 CREATE INDEX plan_claimable ON backfill.plan_data (pool_id) WHERE state = 'approved';
 CREATE INDEX plan_pipeline ON backfill.plan_data (pipeline_id);
+COMMENT ON SEQUENCE backfill.plan_data_plan_id_seq IS 'Numbers of plans.';
 COMMENT ON TABLE backfill.plan_data IS 'Every plan with what was asked, what it was priced at, and who decided what when.';
 
 -- Written by claims, and apart from the plan so that no call of a person ever waits for a claim.

@@ -9,3 +9,4 @@ CREATE TABLE backfill.pool_data (
     created_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 COMMENT ON TABLE backfill.pool_data IS 'Pools that something refers to, with their number of slots.';
+COMMENT ON SEQUENCE backfill.pool_data_pool_id_seq IS 'Numbers of pools.';

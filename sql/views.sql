@@ -32,21 +32,13 @@ CROSS JOIN LATERAL backfill.windows_of(p.pipeline_id) w;
 COMMENT ON VIEW backfill.windows IS 'Windows that have a run, are in an approved plan, or were decided about; pipeline_windows() shows all.';
 
 -- An open run of a cancelled plan, a skipped window or a dropped pipeline is shown as what it is, revoked.
-CREATE VIEW backfill.run_facts_data AS
-SELECT r.*, COALESCE(h.expires_at, r.expires_at) AS lease_until, h.progress, h.beat_at,
-       CASE WHEN r.ended_at IS NULL
-            THEN backfill.void_reason(r.pipeline_id, r.plan_id, r.window_start, r.token) END AS void_reason
-FROM backfill.run_data r
-LEFT JOIN backfill.heartbeat_data h ON h.token = r.token AND r.ended_at IS NULL;
-COMMENT ON VIEW backfill.run_facts_data IS 'Runs with what is derived of them.';
-
 CREATE VIEW backfill.runs WITH (security_barrier) AS
 SELECT r.token, v.name AS pipeline, backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, r.window_start) AS window_key,
        r.window_start, r.window_end, NULLIF(r.plan_id, 0) AS plan_id, r.attempt, r.run_kind, r.worker, r.role,
        r.code_version, r.as_of, r.started_at, r.ended_at AS finished_at,
-       CASE WHEN r.void_reason IS NOT NULL THEN 'revoked' ELSE r.outcome END AS outcome,
-       r.rows, r.digest, COALESCE(r.error, r.void_reason) AS error, r.sqlstate, r.allow_shrink, r.metrics
-FROM backfill.run_facts_data r
+       CASE WHEN r.ended_at IS NOT NULL THEN r.outcome WHEN r.void_reason IS NOT NULL THEN 'revoked' END AS outcome,
+       r.rows, r.digest, CASE WHEN r.ended_at IS NOT NULL THEN r.error ELSE r.void_reason END AS error, r.sqlstate, r.allow_shrink, r.metrics
+FROM backfill.run_void_data r
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id;
 COMMENT ON VIEW backfill.runs IS 'Every attempt at a window; outcome is NULL while it is open.';
@@ -57,7 +49,7 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(p.cadence, p.start_local
        r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, p.target, p.target AS write_to,
        'each'::text AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
        r.worker, r.role, r.started_at, r.beat_at, r.progress
-FROM backfill.run_facts_data r
+FROM backfill.run_void_data r
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
 LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
@@ -159,7 +151,7 @@ COMMENT ON VIEW backfill.missed IS 'Windows that are due, did not run, and start
 -- Readable by all: what a pool holds is a number.
 CREATE VIEW backfill.pools WITH (security_barrier) AS
 SELECT o.name AS pool, o.slots,
-       (SELECT pg_catalog.count(*) FROM backfill.run_facts_data r
+       (SELECT pg_catalog.count(*) FROM backfill.run_void_data r
         WHERE r.pool_id = o.pool_id AND r.ended_at IS NULL AND r.void_reason IS NULL) AS in_use
 FROM (
     SELECT pool_id, name, slots FROM backfill.pool_data

@@ -30,8 +30,8 @@ extension_sql_file!("../sql/pool.sql", name = "pool", requires = ["bound"]);
 extension_sql_file!("../sql/pipeline.sql", name = "pipeline", requires = ["pool"]);
 extension_sql_file!("../sql/plan.sql", name = "plan", requires = ["pipeline"]);
 extension_sql_file!("../sql/run.sql", name = "run", requires = ["plan"]);
-extension_sql_file!("../sql/owned.sql", name = "owned", requires = ["run"]);
-extension_sql_file!("../sql/stage.sql", name = "stage", requires = ["owned"]);
+extension_sql_file!("../sql/rules.sql", name = "rules", requires = ["run"]);
+extension_sql_file!("../sql/stage.sql", name = "stage", requires = ["rules"]);
 extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["stage"]);
 extension_sql_file!("../sql/plan_functions.sql", name = "plan_functions", requires = ["lease"]);
 extension_sql_file!(
@@ -51,6 +51,7 @@ extension_sql_file!("../sql/dump.sql", name = "dump", finalize);
 #[cfg(any(test, feature = "pg_test"))]
 mod tests {
     mod calendar_zones;
+    mod slices;
 }
 
 /// What `#[pg_test]` asks of the server.

@@ -1,7 +1,10 @@
 -- Everything that the ledger holds of the windows of one pipeline ($1) that start in [$2, $3): the newest run,
 -- the slice, a place in the queue, the plan that owns the window, and a skip.
 WITH runs AS (
-    SELECT r.* FROM backfill.run_data r
+    SELECT r.token, r.pipeline_id, r.plan_id, r.window_start, r.turn, r.attempt, r.worker, r.code_version, r.rows,
+           r.error, r.ended_at, r.outcome, r.lease_until,
+           CASE WHEN r.ended_at IS NULL THEN r.void_reason END AS void_reason
+    FROM backfill.run_void_data r
     WHERE r.pipeline_id = $1 AND r.window_start >= $2 AND r.window_start < $3
 ), newest AS (
     SELECT DISTINCT ON (window_start) * FROM runs ORDER BY window_start, turn DESC
@@ -17,16 +20,14 @@ WITH runs AS (
     SELECT window_start FROM newest UNION SELECT window_start FROM owned UNION SELECT window_start FROM skipped
 )
 SELECT k.window_start, n.token, n.plan_id, n.attempt, n.outcome,
-       COALESCE(n.outcome = 'revoked' OR n.ended_at IS NULL AND n.token IS NOT NULL
-                AND backfill.void_reason(n.pipeline_id, n.plan_id, n.window_start, n.token) IS NOT NULL, false),
-       COALESCE(n.ended_at IS NULL AND COALESCE(h.expires_at, n.expires_at) < pg_catalog.clock_timestamp(), false),
-       n.worker, n.error, COALESCE(h.expires_at, n.expires_at),
+       COALESCE(n.outcome = 'revoked' OR n.void_reason IS NOT NULL, false),
+       COALESCE(n.ended_at IS NULL AND n.lease_until < pg_catalog.clock_timestamp(), false),
+       n.worker, n.error, n.lease_until,
        q.window_start IS NOT NULL, CASE WHEN q.rank = 1 THEN q.due_at END,
        s.token, s.code_version, s.rows, s.ended_at,
        o.plan_id, m.reason
 FROM keys k
 LEFT JOIN newest n ON n.window_start = k.window_start
-LEFT JOIN backfill.heartbeat_data h ON h.token = n.token AND n.ended_at IS NULL
 LEFT JOIN slice s ON s.window_start = k.window_start
 LEFT JOIN owned o ON o.window_start = k.window_start
 LEFT JOIN skipped m ON m.window_start = k.window_start

@@ -5,8 +5,8 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::claim::{self, Grant, Wish};
 use crate::ledger::requeue::{self, Place};
-use crate::ledger::run::{self, AsSeen, Ending, Run};
-use crate::ledger::{pool, rights, window};
+use crate::ledger::run::{self, Ending, Run};
+use crate::ledger::{pool, window};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, random, role, session, spi};
 use pgrx::JsonB;
@@ -19,8 +19,8 @@ const MOST_WINDOWS: i32 = 1000;
 fn backfill_claim(
     worker: Option<String>,
     max_windows: Option<i32>,
-    pools: Option<Vec<String>>,
-    pipelines: Option<Vec<String>>,
+    pools: Option<Vec<Option<String>>>,
+    pipelines: Option<Vec<Option<String>>>,
     code_version: Option<String>,
     window_key: Option<String>,
 ) -> SetOfIterator<'static, Composite> {
@@ -31,8 +31,8 @@ fn backfill_claim(
 fn try_claim(
     worker: Option<String>,
     max_windows: Option<i32>,
-    pools: Option<Vec<String>>,
-    pipelines: Option<Vec<String>>,
+    pools: Option<Vec<Option<String>>>,
+    pipelines: Option<Vec<Option<String>>>,
     code_version: Option<String>,
     window_key: Option<String>,
 ) -> Result<Vec<Grant>> {
@@ -47,12 +47,23 @@ fn try_claim(
             .detail(format!("max_windows must be between 1 and {MOST_WINDOWS}."))
             .hint("Claim several times for more.")
     })?;
+    let (pools, pipelines) = (names("pools", pools)?, names("pipelines", pipelines)?);
     if let Some(name) = pools.iter().flatten().find(|name| !pool::exists(name)) {
         return Err(pool::unknown(name));
     }
     let wish = Wish { worker, max_windows: max_windows as usize, pools, pipelines, code_version, window_key };
     claim::check(&wish)?;
     claim::claim(&wish)
+}
+
+/// An array of names without NULLs (22004).
+fn names(argument: &str, given: Option<Vec<Option<String>>>) -> Result<Option<Vec<String>>> {
+    let Some(given) = given else { return Ok(None) };
+    given.into_iter().collect::<Option<Vec<String>>>().map(Some).ok_or_else(|| {
+        Error::new(Code::NullValue, format!("{argument} must not contain NULL"))
+            .detail("Each element is a name.")
+            .hint(format!("Leave {argument} out to ask for all."))
+    })
 }
 
 /// The attributes of `backfill.lease`, in their order.
@@ -177,7 +188,7 @@ fn backfill_finish(
     digest: Option<String>,
     metrics: Option<JsonB>,
 ) -> String {
-    let ending = Ending { rows, digest, allow_shrink: None, metrics };
+    let ending = Ending { rows, digest, metrics, ..Ending::default() };
     answer(run::require_token(token).and_then(|token| finish(token, ending)))
 }
 
@@ -263,20 +274,6 @@ fn release(token: i64) -> Result<String> {
     end(&run, "released", None, None)?;
     role::as_ledger(|| requeue::put(&place(&run, run.attempt, None)));
     Ok("released".to_owned())
-}
-
-#[pg_extern(sql = false)]
-fn void_reason(
-    pipeline_id: i64,
-    plan_id: i64,
-    window_start: TimestampWithTimeZone,
-    token: i64,
-) -> Option<String> {
-    let start = Instant(i64::from(window_start));
-    if !rights::may_read(pipeline_id) {
-        return None;
-    }
-    role::as_ledger(|| run::void_reason(AsSeen::ByQuery, pipeline_id, plan_id, start, token))
 }
 
 #[pg_extern(sql = false)]

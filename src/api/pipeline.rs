@@ -77,7 +77,7 @@ fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {
     let mut settings = unsafe { arguments::object(fcinfo, &ARGUMENTS) };
     let path = settings::search_path();
     let name = settings.remove("pipeline").and_then(|v| v.as_str().map(str::to_owned));
-    answer(settings::pinned(|| define(name, settings, &path)))
+    answer(settings::for_text(|| define(name, settings, &path)))
 }
 
 fn define(name: Option<String>, settings: Map<String, Value>, path: &str) -> Result<String> {
@@ -99,7 +99,7 @@ fn pipeline_alter(pipeline: Option<String>, settings: Option<JsonB>) -> String {
     let relation = settings.as_ref().and_then(|s| s.0.get("target")).and_then(Value::as_str);
     // A table is named as the caller sees it, so before the path is pinned.
     let relation = relation.map(target::resolve);
-    answer(settings::pinned(|| alter(pipeline, settings, relation, &path)))
+    answer(settings::for_text(|| alter(pipeline, settings, relation, &path)))
 }
 
 fn alter(

@@ -455,7 +455,7 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
     let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Gate { pipeline })?;
     require_state(&plan, &["draft", "approved"], "cancelled")?;
     let cancelled_by = role::name(role::caller());
-    Ok(role::as_ledger(|| {
+    role::as_ledger(|| {
         let cap = Cap::Limit { pipeline: pipeline.id, plan: plan_id };
         let held: Vec<i64> = permit::look(cap, plan.concurrency, 0, true)
             .held
@@ -469,11 +469,16 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
                 .unwrap_or(0)
         };
         let revoked = held.len() as i64;
+        if plan.state == "approved" && freed + revoked == 0 {
+            return Err(Error::new(Code::NotInState, format!("plan {plan_id} cannot be cancelled"))
+                .detail("It has ended: every window of it has.")
+                .hint("SELECT * FROM backfill.plans shows how."));
+        }
         let writing = still_writing(held);
         let args = [plan_id.into(), cancelled_by.as_str().into(), reason.as_str().into()];
         spi::run(CANCEL, &args);
-        (freed + revoked, revoked, writing)
-    }))
+        Ok((freed + revoked, revoked, writing))
+    })
 }
 
 #[pg_extern(sql = false)]

@@ -5,6 +5,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::stage::{self, Purpose, Stage};
+use crate::ledger::version;
 use crate::postgres::author::Author;
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::executor::{self, Pair, Sight};
@@ -46,7 +47,9 @@ fn replace_partition(
     finish: Option<bool>,
 ) -> Composite {
     let wish = Wish { query, staging, allow_shrink, path: settings::session_path() };
-    answer(settings::pinned(|| replace(required(token)?, strategy.as_deref(), &wish, finish.unwrap_or(true))))
+    answer(settings::pinned(|| {
+        replace(run::require_token(token)?, strategy.as_deref(), &wish, finish.unwrap_or(true))
+    }))
 }
 
 /// One attempt of `backfill_work`: the lease's query or stage, published; or, where the result is refused, the
@@ -54,7 +57,7 @@ fn replace_partition(
 #[pg_extern(sql = false)]
 fn replace_or_keep(token: Option<i64>) -> Composite {
     let wish = Wish { path: settings::session_path(), ..Wish::default() };
-    let refusal = answer(settings::pinned(|| attempt(required(token)?, &wish)));
+    let refusal = answer(settings::pinned(|| attempt(run::require_token(token)?, &wish)));
     let (sqlstate, error) = refusal.map(|error| (error.code.sqlstate(), full_text(&error))).unzip();
     composite("attempt", vec![sqlstate.and_then(value), error.and_then(value)])
 }
@@ -68,15 +71,7 @@ fn full_text(error: &Error) -> String {
 
 #[pg_extern(sql = false)]
 fn backfill_stage(token: Option<i64>) -> pg_sys::Oid {
-    answer(settings::pinned(|| stage(required(token)?)))
-}
-
-fn required(token: Option<i64>) -> Result<i64> {
-    token.ok_or_else(|| {
-        Error::new(Code::NullValue, "token must not be NULL")
-            .detail("The token says which window is written, and by which attempt.")
-            .hint("SELECT * FROM backfill_claim(...) gives a lease with its token.")
-    })
+    answer(settings::pinned(|| stage(run::require_token(token)?)))
 }
 
 /// The token's stage goes to quarantine, if it has one.
@@ -337,6 +332,16 @@ impl Source {
         })
     }
 
+    /// The version of a query that the call gave in place of the pipeline's own.
+    fn overriding_version(&self, run: &Run) -> Result<Option<String>> {
+        if self.own || self.columns.is_some() || run.query.is_none() {
+            return Ok(None);
+        }
+        let version = self.run(&run.pipeline, || Select::read(&self.text))?.fingerprint();
+        version::record(run.pipeline.id, &version, &self.text, &settings::search_path());
+        Ok(Some(version))
+    }
+
     /// Refuses to run a query that is not any more what the lease was given for (BF004).
     fn require_version(&self, run: &Run) -> Result<()> {
         let path = run.query_path.as_deref().unwrap_or_default();
@@ -438,6 +443,7 @@ fn publish(
         rows: Some(replacement.rows as i64),
         digest: Some(replacement.digest.clone()),
         allow_shrink: replacement.allow_shrink.clone(),
+        code_version: source.overriding_version(run)?,
         metrics: None,
     };
     if finish {
@@ -451,8 +457,7 @@ fn publish(
 /// Whether the target holds these rows already. It is looked at only if the ledger says that it should.
 fn unchanged(run: &Run, target: &Segment, rows: &mut Rows) -> Option<Replacement> {
     let digest = rows.digest();
-    let current = slice::current(run.pipeline.id, run.window_start)?;
-    if current.digest != Some(digest.to_string()) {
+    if slice::digest(run.pipeline.id, run.window_start) != Some(digest.to_string()) {
         return None;
     }
     let held = target.measure();

@@ -154,18 +154,16 @@ impl Source {
 
     /// The version that a run of this source will carry, if a worker that states `stated` may have its
     /// windows. A window is pinned to a version if it has no query and its plan, else its pipeline, names one.
-    fn version_for(&self, stated: Option<&str>) -> Result<Option<Option<String>>> {
+    fn version_for(&self, stated: Option<&str>) -> Option<Option<String>> {
         if let (Some(query), Some(path)) = (&self.pipeline.query, &self.pipeline.query_path) {
-            return match &self.plan_version {
-                Some(frozen) => Ok(Some(Some(frozen.clone()))),
-                None => Ok(version::of_query(&self.pipeline, query, path)?.map(Some)),
-            };
+            let frozen = self.plan_version.clone();
+            return frozen.or_else(|| version::for_claim(&self.pipeline, query, path)).map(Some);
         }
         let pinned = self.plan_version.as_deref().or(self.pipeline.code_version.as_deref());
-        Ok(match pinned {
+        match pinned {
             Some(pinned) if stated != Some(pinned) => None,
             _ => Some(stated.map(str::to_owned)),
-        })
+        }
     }
 }
 
@@ -178,7 +176,8 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
             return vec![];
         }
         let args = [wish.pools.clone().into(), wish.pipelines.clone().into()];
-        spi::query(SOURCES, &args, Source::decode)
+        // A pause or a lowered cap counts from the moment that it is committed, at every isolation level.
+        spi::latest(SOURCES, &args, Source::decode)
     });
     for name in wish.pipelines.iter().flatten() {
         match sources.iter().find(|source| source.pipeline.name == *name) {
@@ -222,10 +221,9 @@ fn serve(source: &mut Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) 
     };
     for _ in 0..looks {
         let Some(held) = role::as_ledger(|| hold(source, only, want)) else { return Ok(vec![]) };
-        let version = source.version_for(wish.code_version.as_deref());
-        let Ok(Some(version)) = version else {
+        let Some(version) = source.version_for(wish.code_version.as_deref()) else {
             role::as_ledger(|| held.give_back(source, |_| true));
-            return version.map(|_| vec![]);
+            return Ok(vec![]);
         };
         let grants = role::as_ledger(|| write(source, wish, &role_name, version, &held));
         if !grants.is_empty() {
@@ -260,6 +258,9 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
     if source.plan_id > 0 {
         (pool, limit) = permits(source, want)?;
         windows = candidate::pick(source, only, pool.len().min(limit.len()));
+        if windows.is_empty() && end_expired(source) {
+            windows = candidate::pick(source, only, pool.len().min(limit.len()));
+        }
     } else {
         windows = candidate::pick(source, only, want);
         if windows.is_empty() && !has_expired(source) {
@@ -271,7 +272,7 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
             return None;
         };
         (pool, limit) = permits;
-        if windows.is_empty() && source.queued {
+        if windows.is_empty() && (source.queued || end_expired(source)) {
             windows = candidate::pick(source, only, pool.len().min(limit.len()));
         }
     }
@@ -280,6 +281,18 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
     permit::give_back(source.pool_cap(), &pool.split_off(used.min(pool.len())));
     permit::give_back(source.limit_cap(), &limit.split_off(used.min(limit.len())));
     (used > 0).then_some(Held { windows, pool, limit })
+}
+
+/// Ends the expired leases of a plan. Above a certain number of slots they are not looked for while permits are
+/// free; a claim that found no other window has the time.
+fn end_expired(source: &mut Source) -> bool {
+    let look = permit::look(source.limit_cap(), source.limit, 0, true);
+    let mut ended = false;
+    for (_, holder) in look.held.iter().filter(|(_, holder)| holder.expired) {
+        ended |= takeover::take_over(holder);
+    }
+    source.queued |= ended;
+    ended
 }
 
 /// Whether a live lease of the source has expired: its window is then met while permits are looked for.

@@ -85,17 +85,26 @@ fn begin(reason: &str) -> i64 {
     first
 }
 
-/// Whether tokens may be drawn on this server now. Starts a new epoch where it must; answers `false` while
-/// another claim is doing that.
-pub fn ready() -> bool {
+/// Whether the newest epoch is this server's. Where it is not, every lease is void until a claim starts one.
+pub fn is_current() -> bool {
     let server = Server::this();
     if SEEN.get() == Some(server) {
         return true;
     }
-    if matches_newest(server) {
+    let current = matches_newest(server);
+    if current {
         SEEN.set(Some(server));
+    }
+    current
+}
+
+/// Whether tokens may be drawn on this server now. Starts a new epoch where it must; answers `false` while
+/// another claim is doing that.
+pub fn ready() -> bool {
+    if is_current() {
         return true;
     }
+    let server = Server::this();
     if !lock::try_exclusive(lock::Key::Epoch) {
         return false;
     }

@@ -9,7 +9,7 @@
 //! `cap` are held, and no claim needs to look at what another one is granting.
 
 use crate::domain::zone::Instant;
-use crate::ledger::run::{self, AsSeen};
+use crate::ledger::run;
 use crate::postgres::{lock, lock::Key, random, spi};
 use pgrx::datum::DatumWithOid;
 
@@ -56,9 +56,7 @@ pub struct Holder {
 impl Holder {
     /// Whether the lease may be taken over.
     pub fn is_dead(&self) -> bool {
-        self.expired
-            || run::void_reason(AsSeen::Now, self.pipeline_id, self.plan_id, self.window_start, self.token)
-                .is_some()
+        self.expired || run::void_reason(self.token).is_some()
     }
 }
 

@@ -16,9 +16,9 @@
 
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
-use crate::ledger::gate;
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
+use crate::ledger::{epoch, gate};
 use crate::postgres::spi::{self, Row};
 use crate::postgres::{role, session};
 
@@ -61,6 +61,8 @@ pub struct Ending {
     pub digest: Option<String>,
     pub allow_shrink: Option<String>,
     pub metrics: Option<pgrx::JsonB>,
+    /// Where another query than the lease's made the slice.
+    pub code_version: Option<String>,
 }
 
 const LOAD: &str = concat!(
@@ -83,97 +85,35 @@ const FENCE: &str = "UPDATE backfill.run_data SET fence_xid = pg_catalog.pg_curr
 const FINISH: &str = "UPDATE backfill.run_data
     SET ended_at = pg_catalog.clock_timestamp(), outcome = 'done', fence_xid = pg_catalog.pg_current_xact_id(),
         rows = COALESCE($2, rows), digest = COALESCE($3, digest),
-        allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics)
+        allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
+        code_version = COALESCE($6, code_version)
     WHERE token = $1 AND ended_at IS NULL";
 
 const RECORD: &str = "UPDATE backfill.run_data
-    SET rows = $2, digest = $3, allow_shrink = $4 WHERE token = $1 AND ended_at IS NULL";
+    SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, code_version) WHERE token = $1 AND ended_at IS NULL";
 
-macro_rules! other_server {
-    () => {
-        "the server was restored, promoted or copied since the lease was given"
-    };
-}
-
-/// Why an open run may not do anything any more; NULL if it may. The one place of this rule.
-macro_rules! void_reason {
-    ($pipeline:literal, $plan:literal, $start:literal, $token:literal) => {
-        concat!(
-            "CASE
-                WHEN ",
-            $plan,
-            " > 0 AND NOT EXISTS (
-                    SELECT FROM backfill.plan_data pl WHERE pl.plan_id = ",
-            $plan,
-            " AND pl.state = 'approved')
-                    THEN pg_catalog.format('plan %s was cancelled', ",
-            $plan,
-            ")
-                WHEN EXISTS (
-                    SELECT FROM backfill.mark_data m
-                    WHERE m.pipeline_id = ",
-            $pipeline,
-            " AND m.window_start = ",
-            $start,
-            " AND m.mark = 'skipped')
-                    THEN 'the window was skipped'
-                WHEN EXISTS (
-                    SELECT FROM backfill.pipeline_data p
-                    WHERE p.pipeline_id = ",
-            $pipeline,
-            " AND p.dropped_at IS NOT NULL)
-                    THEN 'the pipeline was dropped'
-                WHEN ",
-            $token,
-            " < COALESCE(
-                    (SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1), 0)
-                    THEN '",
-            other_server!(),
-            "'
-            END"
-        )
-    };
-}
-const VOID: &str = concat!("SELECT ", void_reason!("$1", "$2", "$3", "$4"));
+const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
 
 /// The same for a run whose fence this transaction has passed, and did not undo with a savepoint.
-const VOID_FENCED: &str = concat!(
-    "SELECT ",
-    void_reason!("r.pipeline_id", "r.plan_id", "r.window_start", "r.token"),
-    " FROM backfill.run_data r
-      WHERE r.token = $1 AND r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned()"
-);
+const VOID_FENCED: &str = "SELECT void_reason FROM backfill.run_void_data
+    WHERE token = $1 AND fence_xid = pg_catalog.pg_current_xact_id_if_assigned()";
 
-/// A plan or a live right that still wants the window: only the server is another one than the lease's.
-pub const OTHER_SERVER: &str = other_server!();
+/// Before a claim has started the epoch of this server, no lease is of it.
+const OTHER_SERVER: &str = "the server was restored, promoted or copied since the lease was given";
 
-/// Which snapshot decides whether a run is void.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum AsSeen {
-    /// By the calling query.
-    ByQuery,
-    /// By everybody, now, at every isolation level.
-    Now,
-}
-
-/// Why the open run may not do anything any more, if so.
-pub fn void_reason(
-    seen: AsSeen,
-    pipeline_id: i64,
-    plan_id: i64,
-    window_start: Instant,
-    token: i64,
-) -> Option<String> {
-    let args = [pipeline_id.into(), plan_id.into(), window_start.into(), token.into()];
-    let rows = match seen {
-        AsSeen::ByQuery => spi::read(VOID, &args, |row| row.get(1)),
-        AsSeen::Now => spi::latest(VOID, &args, |row| row.get(1)),
-    };
-    rows.into_iter().next().flatten()
+/// Why the open run may not do anything any more, if so, as everybody sees it now.
+pub fn void_reason(token: i64) -> Option<String> {
+    if !epoch::is_current() {
+        return Some(OTHER_SERVER.to_owned());
+    }
+    spi::latest(VOID, &[token.into()], |row| row.get(1)).into_iter().next().flatten()
 }
 
 /// Whether this transaction stands behind the fence of the run and, if so, why it may not commit.
 pub fn void_reason_of_fenced(token: i64) -> Option<Option<String>> {
+    if !epoch::is_current() {
+        return Some(Some(OTHER_SERVER.to_owned()));
+    }
     spi::latest(VOID_FENCED, &[token.into()], |row| row.get(1)).into_iter().next()
 }
 
@@ -256,9 +196,7 @@ impl Run {
 
     /// Refuses the call if the open run is void (BF002).
     fn require_valid(&self) -> Result<()> {
-        let why = role::as_ledger(|| {
-            void_reason(AsSeen::Now, self.pipeline.id, self.plan_id, self.window_start, self.token)
-        });
+        let why = role::as_ledger(|| void_reason(self.token));
         why.map_or(Ok(()), |why| Err(self.revoked(&why)))
     }
 }
@@ -314,6 +252,7 @@ pub fn open(token: i64) -> Result<Run> {
 /// COMMITTED where the row moved since the transaction's snapshot.
 pub fn fence(token: i64) -> Result<Run> {
     let run = open(token)?;
+    gate::note(run.pipeline.id, token);
     if role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
         return Err(lost(run.token));
     }
@@ -336,6 +275,7 @@ fn end_as_done(pipeline_id: i64, token: i64, has_beaten: bool, ending: &Ending) 
         ending.digest.as_deref().into(),
         ending.allow_shrink.as_deref().into(),
         metrics.into(),
+        ending.code_version.as_deref().into(),
     ];
     if role::as_ledger(|| spi::run(FINISH, &args)) == 0 {
         return Err(lost(token));
@@ -382,6 +322,7 @@ pub fn record(run: &Run, ending: &Ending) -> Result<()> {
         ending.rows.into(),
         ending.digest.as_deref().into(),
         ending.allow_shrink.as_deref().into(),
+        ending.code_version.as_deref().into(),
     ];
     if role::as_ledger(|| spi::run(RECORD, &args)) == 0 {
         return Err(lost(run.token));

@@ -3,30 +3,14 @@
 use crate::domain::zone::Instant;
 use crate::postgres::{role, spi};
 
-/// One slice as the ledger knows it. The target itself may differ, if somebody wrote to it without a fence.
-#[derive(Debug, Clone)]
-pub struct Slice {
-    pub token: i64,
-    pub code_version: Option<String>,
-    pub rows: Option<i64>,
-    pub digest: Option<String>,
-    pub published_at: Instant,
-}
-
-const CURRENT: &str = "SELECT token, code_version, rows, digest, ended_at FROM backfill.run_data
+const DIGEST: &str = "SELECT digest FROM backfill.run_data
     WHERE pipeline_id = $1 AND window_start = $2 AND outcome = 'done' ORDER BY turn DESC LIMIT 1";
 
-/// The slice of a window, if it was ever produced.
-pub fn current(pipeline_id: i64, window_start: Instant) -> Option<Slice> {
-    role::as_ledger(|| {
-        spi::first(CURRENT, &[pipeline_id.into(), window_start.into()], |row| Slice {
-            token: row.at(1),
-            code_version: row.get(2),
-            rows: row.get(3),
-            digest: row.get(4),
-            published_at: row.at(5),
-        })
-    })
+/// The digest of the slice of a window, if it was ever produced and has one. The target itself may differ, if
+/// somebody wrote to it without a fence.
+pub fn digest(pipeline_id: i64, window_start: Instant) -> Option<String> {
+    let args = [pipeline_id.into(), window_start.into()];
+    role::as_ledger(|| spi::first(DIGEST, &args, |row| row.get(1))).flatten()
 }
 
 /// Whether going from `before` rows to `after` needs somebody's consent: nothing is left of something, or more

@@ -5,7 +5,7 @@
 //! tables, and are granted to whoever works on the token.
 
 use crate::ledger::run::Run;
-use crate::postgres::{executor, quote, role, spi};
+use crate::postgres::{executor, quote, role, spi, target};
 use pgrx::pg_sys;
 
 /// What a stage is for.
@@ -83,10 +83,7 @@ impl Stage {
 
     /// Lets a role fill, change and read it, if it may not yet.
     pub fn open_to(&self, who: pg_sys::Oid) {
-        let may = |right| unsafe {
-            pg_sys::pg_class_aclcheck(self.relation, who, pg_sys::AclMode::from(right))
-                == pg_sys::AclResult::ACLCHECK_OK
-        };
+        let may = |right| target::may(who, self.relation, right);
         if !may(pg_sys::ACL_SELECT) || !may(pg_sys::ACL_INSERT) {
             self.grant("SELECT, INSERT, UPDATE, DELETE, TRUNCATE", &role::name(who));
         }

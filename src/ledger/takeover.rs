@@ -4,22 +4,28 @@
 //! expired or not. The heartbeat's mutex keeps a heartbeat that is under way from being overlooked. The expiry
 //! is read again in a later statement, because the one that found the lease read an older state.
 
-use crate::domain::zone::Instant;
 use crate::ledger::claim::hold_window;
 use crate::ledger::permit::Holder;
 use crate::ledger::requeue::{self, Place};
-use crate::ledger::run::{self, AsSeen};
 use crate::postgres::{lock, lock::Key, spi};
 
 const LOCK: &str = "SELECT 1 FROM backfill.run_data WHERE token = $1 AND ended_at IS NULL
     FOR UPDATE SKIP LOCKED";
 
-const LOOK: &str = "SELECT COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp(),
-        r.window_end, r.seq, r.attempt, r.turn, p.max_attempts
-    FROM backfill.run_data r
-    JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
-    LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
+const LOOK: &str =
+    "SELECT r.lease_until < pg_catalog.clock_timestamp(), r.window_end, r.seq, r.attempt, r.turn,
+        p.max_attempts, r.void_reason, r.of_other_server
+    FROM backfill.run_void_data r JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
     WHERE r.token = $1 AND r.ended_at IS NULL";
+
+/// A lease as it is once its row is locked.
+struct Standing {
+    expired: bool,
+    void_reason: Option<String>,
+    of_other_server: bool,
+    place: Place,
+    max_attempts: i32,
+}
 
 const END: &str = "UPDATE backfill.run_data
     SET ended_at = pg_catalog.clock_timestamp(), outcome = $2, error = $3 WHERE token = $1";
@@ -37,40 +43,38 @@ pub fn take_over(holder: &Holder) -> bool {
     if !lock::try_exclusive(Key::Beat { token }) {
         return false;
     }
-    let look = spi::first(LOOK, &[token.into()], |row| {
-        (
-            row.at::<bool>(1),
-            row.at::<Instant>(2),
-            row.at::<i64>(3),
-            row.at::<i32>(4),
-            row.at::<i32>(5),
-            row.at::<i32>(6),
-        )
-    });
-    let Some((expired, window_end, seq, attempt, turn, max_attempts)) = look else {
-        return false;
-    };
-    let void = run::void_reason(AsSeen::Now, holder.pipeline_id, holder.plan_id, holder.window_start, token);
-    let (outcome, error) = match (void, expired) {
-        (Some(why), _) => ("revoked", why),
-        (None, true) => ("expired", "the lease expired and was taken over".to_owned()),
-        (None, false) => return false,
-    };
-    spi::run(END, &[token.into(), outcome.into(), error.as_str().into()]);
-    // The worker of another server cost no attempt here.
-    let next = if error == run::OTHER_SERVER { attempt } else { attempt + 1 };
-    let comes_back = outcome == "expired" || error == run::OTHER_SERVER;
-    if comes_back && next <= max_attempts {
-        requeue::put(&Place {
+    // The row is locked: what is committed now stays.
+    let standing = spi::latest(LOOK, &[token.into()], |row| Standing {
+        expired: row.at(1),
+        void_reason: row.get(7),
+        of_other_server: row.at(8),
+        max_attempts: row.at(6),
+        place: Place {
             pipeline_id: holder.pipeline_id,
             plan_id: holder.plan_id,
             window_start: holder.window_start,
-            window_end,
-            seq,
-            attempt: next,
-            after_turn: turn,
+            window_end: row.at(2),
+            seq: row.at(3),
+            attempt: row.at(4),
+            after_turn: row.at(5),
             due_at: None,
-        });
+        },
+    });
+    let Some(standing) = standing.into_iter().next() else { return false };
+    let (outcome, error) = match (&standing.void_reason, standing.expired) {
+        (Some(why), _) => ("revoked", why.as_str()),
+        (None, true) => ("expired", "the lease expired and was taken over"),
+        (None, false) => return false,
+    };
+    spi::run(END, &[token.into(), outcome.into(), error.into()]);
+    let mut place = standing.place;
+    // The worker of another server cost no attempt here.
+    if !standing.of_other_server {
+        place.attempt += 1;
+    }
+    // If the plan was cancelled or the window skipped as well, nothing reads the place.
+    if (outcome == "expired" || standing.of_other_server) && place.attempt <= standing.max_attempts {
+        requeue::put(&place);
     }
     true
 }

@@ -16,6 +16,7 @@ pub mod segment;
 pub mod session;
 pub mod settings;
 pub mod spi;
+pub mod subtransaction;
 pub mod table;
 pub mod target;
 pub mod zone;

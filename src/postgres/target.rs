@@ -130,9 +130,15 @@ pub fn require_write(relation: pg_sys::Oid, who: pg_sys::Oid) -> Result<()> {
     require(relation, who, pg_sys::ACL_DELETE, "DELETE")
 }
 
-fn require(relation: pg_sys::Oid, who: pg_sys::Oid, right: u32, word: &str) -> Result<()> {
+/// Whether a role has a right on a whole table.
+#[allow(clippy::useless_conversion)] // A right is 32 bits wide on PostgreSQL 15 and 64 from 16 on.
+pub fn may(who: pg_sys::Oid, relation: pg_sys::Oid, right: u32) -> bool {
     let answer = unsafe { pg_sys::pg_class_aclcheck(relation, who, right.into()) };
-    if answer == pg_sys::AclResult::ACLCHECK_OK {
+    answer == pg_sys::AclResult::ACLCHECK_OK
+}
+
+fn require(relation: pg_sys::Oid, who: pg_sys::Oid, right: u32, word: &str) -> Result<()> {
+    if may(who, relation, right) {
         return Ok(());
     }
     let name = quote::relation(relation);

@@ -105,9 +105,9 @@ mod tests {
         run("SET LOCAL ROLE slice_worker");
         let first = claim("sales");
         let error = fails(&format!("SELECT replace_partition({first})"), "42501");
-        says(&error, "detail", "lacks INSERT");
+        says(&error, "detail", "needs INSERT");
         run("RESET ROLE; GRANT INSERT ON sales TO slice_worker; SET LOCAL ROLE slice_worker");
-        says(&fails(&format!("SELECT replace_partition({first})"), "42501"), "detail", "lacks DELETE");
+        says(&fails(&format!("SELECT replace_partition({first})"), "42501"), "detail", "needs DELETE");
         run("RESET ROLE; GRANT DELETE ON sales TO slice_worker; SET LOCAL ROLE slice_worker");
         fails("SELECT count(*) FROM secret", "42501");
         assert_eq!(replace(first).0, 1);
@@ -192,7 +192,7 @@ mod tests {
              CREATE TABLE evil.sales (at timestamptz, item text, amount int);
              SET LOCAL search_path = evil, pg_catalog, public");
         assert_eq!(replace_by(&first.to_string()).0, 24);
-        run(&format!("INSERT INTO evil.source VALUES ('2024-03-10 12:00-04', 'evil', 1)"));
+        run("INSERT INTO evil.source VALUES ('2024-03-10 12:00-04', 'evil', 1)");
         // The caller's own text is read as the caller reads it.
         fails(
             &format!(
@@ -241,5 +241,41 @@ mod tests {
         run(&call);
         run("RESET ROLE");
         assert_eq!(number("SELECT count(*) FROM sales"), 2);
+    }
+
+    #[pg_test]
+    fn rows_that_are_hidden_from_their_owner_are_not_guessed_at() {
+        roles();
+        run(
+            "CREATE TABLE sales (at timestamptz, tenant text);
+             ALTER TABLE sales ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY, OWNER TO slice_owner;
+             CREATE POLICY mine ON sales USING (tenant = 'mine');
+             SELECT pipeline_define('sales', '1 day', '2024-03-01', target => 'sales', slice_column => 'at')",
+        );
+        let token = token("sales", "2024-03-09");
+        let call = format!("SELECT replace_partition({token}, query => $q$SELECT $1, 'mine'$q$)");
+        says(&fails(&call, "42501"), "message", "row-level security");
+        run("ALTER TABLE sales NO FORCE ROW LEVEL SECURITY");
+        run(&call);
+    }
+
+    #[pg_test]
+    fn a_pipeline_is_not_defined_with_what_is_no_query() {
+        sales();
+        let define = |query: &str| {
+            format!("SELECT pipeline_alter('sales', jsonb_build_object('query', $q${query}$q$))")
+        };
+        for (query, code) in [
+            ("DELETE FROM source", "22023"),
+            ("SELECT 1; SELECT 2", "22023"),
+            ("WITH d AS (DELETE FROM source RETURNING *) SELECT * FROM d", "22023"),
+            ("SELECT * FROM nowhere", "42P01"),
+            ("SELECT at, item, amount, 1 FROM source", "42601"),
+            ("SELECT item FROM source", "42804"),
+            ("SELECT at, item, $3 FROM source", "42P02"),
+        ] {
+            fails(&define(query), code);
+        }
+        run(&define("SELECT at FROM source"));
     }
 }
