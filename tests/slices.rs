@@ -215,7 +215,8 @@ fn errors_of_the_table_reach_the_client_with_their_names() {
     let database = shop();
     let mut session = database.connect();
     let token = tokens(&mut session, &[1])[0];
-    session.run("ALTER TABLE sales ADD CONSTRAINT small CHECK (amount < 20), ADD CONSTRAINT once UNIQUE (at)");
+    session
+        .run("ALTER TABLE sales ADD CONSTRAINT small CHECK (amount < 20), ADD CONSTRAINT once UNIQUE (at)");
     let failure = assert_sqlstate!(session.try_run(&format!("SELECT replace_partition({token})")), "23514");
     assert_eq!((failure.constraint.as_str(), failure.table.as_str()), ("small", "sales"));
     session.run("INSERT INTO source SELECT * FROM source; ALTER TABLE sales DROP CONSTRAINT small");
@@ -228,7 +229,9 @@ fn errors_of_the_table_reach_the_client_with_their_names() {
 fn backfill_work_keeps_what_is_refused() {
     let database = shop();
     let mut session = database.connect();
-    session.run("SELECT pipeline_alter('sales', '{\"query\": \"SELECT at, amount FROM source WHERE at < $2\"}')");
+    session.run(
+        "SELECT pipeline_alter('sales', '{\"query\": \"SELECT at, amount FROM source WHERE at < $2\"}')",
+    );
     let plan: i64 =
         session.one("SELECT plan_id FROM backfill_plan('sales', '2024-03-01', '2024-03-04', 'test')", &[]);
     session.run(&format!("SELECT backfill_approve({plan}, 3)"));
@@ -238,10 +241,8 @@ fn backfill_work_keeps_what_is_refused() {
         ["2024-03-02|48|BF005", "2024-03-03|72|BF005"]
     );
     assert_eq!(session.lines("SELECT count(*) FROM sales"), ["24"]);
-    let kept: String = session.one(
-        "SELECT relation::text FROM backfill.quarantine WHERE window_key = '2024-03-02'",
-        &[],
-    );
+    let kept: String =
+        session.one("SELECT relation::text FROM backfill.quarantine WHERE window_key = '2024-03-02'", &[]);
     assert_eq!(session.lines(&format!("SELECT count(*), min(at)::date FROM {kept}")), ["48|2024-03-01"]);
 }
 
@@ -269,4 +270,25 @@ fn a_stage_is_filled_by_copy_and_seen_by_its_token_only() {
     other.run(&format!("SELECT replace_partition({token})"));
     assert_eq!(owner.lines("SELECT sum(amount), count(*) FROM sales"), ["3|2"]);
     assert_eq!(owner.lines(&format!("SELECT to_regclass('{stage}') IS NULL")), ["t"]);
+}
+
+#[test]
+fn a_query_given_at_the_call_is_recorded_as_what_built_the_slice() {
+    let db = Cluster::shared().database();
+    let mut session = db.connect();
+    session.run(
+        "CREATE TABLE totals (at timestamptz, n bigint);
+         SELECT pipeline_define('totals', '1 day', '2024-01-01', target => 'totals', slice_column => 'at',
+                                query => 'SELECT $1, 1');
+         SELECT backfill_approve(plan_id, 1)
+         FROM backfill_plan('totals', '2024-01-01', '2024-01-02', 'one day');
+         SELECT replace_partition(token, query => 'SELECT $1, 2')
+         FROM backfill_claim('w', pipelines => ARRAY['totals'])",
+    );
+    let own: bool = session.one(
+        "SELECT s.code_version = v.code_version FROM backfill.slices s
+         JOIN backfill.versions v ON v.query = 'SELECT $1, 2'",
+        &[],
+    );
+    assert!(own, "the slice carries the fingerprint of the query that made it");
 }

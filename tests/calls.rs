@@ -1,0 +1,149 @@
+//! One call of every routine of the extension, and a database in which each of them has something to do.
+//!
+//! For tests that ask the same of all routines: who may call them, what they say to NULLs, what they do where
+//! nothing may be written. A new routine must be entered here.
+
+use pgrx_tests::{Database, Session};
+
+/// What a role must be to the pipeline to make a call; each includes those above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Nobody,
+    Read,
+    Work,
+    Operate,
+    Owner,
+    Superuser,
+}
+
+pub const LEVELS: [Level; 6] =
+    [Level::Nobody, Level::Read, Level::Work, Level::Operate, Level::Owner, Level::Superuser];
+
+pub struct Call {
+    pub routine: &'static str,
+    pub needs: Level,
+    /// `{token}`, `{plan}` and `{id}` stand for what [`World`] holds.
+    pub sql: &'static str,
+}
+
+const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
+    Call { routine, needs, sql }
+}
+
+pub const CALLS: [Call; 34] = [
+    call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
+    call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
+    call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
+    call("bound_recv", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
+    call("bound_send", Level::Nobody, "SELECT backfill.bound_send('2024-01-01')"),
+    call(
+        "window_key",
+        Level::Nobody,
+        "SELECT backfill.window_key('1 day', '2024-01-01', '2024-01-01', 'UTC', '2024-01-02')",
+    ),
+    // The views call these for whoever reads them; they show others nothing.
+    call("windows_of", Level::Nobody, "SELECT * FROM backfill.windows_of({id})"),
+    call("missed_of", Level::Nobody, "SELECT * FROM backfill.missed_of({id})"),
+    call("pipeline_windows", Level::Read, "SELECT * FROM pipeline_windows('clicks')"),
+    call("window_why", Level::Read, "SELECT window_why('clicks', '2024-01-02')"),
+    call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),
+    call("backfill_heartbeat", Level::Work, "SELECT backfill_heartbeat({token})"),
+    call("backfill_finish", Level::Work, "SELECT backfill_finish({token}, 1)"),
+    call("backfill_fail", Level::Work, "SELECT backfill_fail({token}, 'why')"),
+    call("backfill_release", Level::Work, "SELECT backfill_release({token})"),
+    call("backfill_stage", Level::Work, "SELECT backfill_stage({token})"),
+    call("fence_check", Level::Work, "SELECT * FROM fence_check({token})"),
+    call("replace_partition", Level::Work, "SELECT * FROM replace_partition({token})"),
+    call("replace_or_keep", Level::Work, "SELECT * FROM replace_or_keep({token})"),
+    call("backfill_claim", Level::Work, "SELECT * FROM backfill_claim('w', pipelines => ARRAY['clicks'])"),
+    call(
+        "backfill_work",
+        Level::Work,
+        "CALL backfill_work('w', pipelines => ARRAY['clicks'], max_windows => 1)",
+    ),
+    call(
+        "backfill_plan",
+        Level::Operate,
+        "SELECT * FROM backfill_plan('clicks', '2024-03-01', '2024-03-03', 'why')",
+    ),
+    call("backfill_approve", Level::Operate, "SELECT backfill_approve({plan}, 2)"),
+    call("backfill_cancel", Level::Operate, "SELECT * FROM backfill_cancel({plan}, 'why')"),
+    call("window_skip", Level::Operate, "SELECT window_skip('clicks', '2024-04-01', '2024-04-02', 'why')"),
+    call("pipeline_pause", Level::Operate, "SELECT pipeline_pause('clicks', 'why')"),
+    call("pipeline_resume", Level::Operate, "SELECT * FROM pipeline_resume('clicks')"),
+    call("pipeline_define", Level::Owner, "SELECT pipeline_define('clicks', '1 day', '2024-01-01')"),
+    call("pipeline_alter", Level::Owner, "SELECT pipeline_alter('clicks', '{\"backlog\": 7}')"),
+    call("pipeline_grant", Level::Owner, "SELECT pipeline_grant('clicks', 'postgres', 'read')"),
+    call("pipeline_revoke", Level::Owner, "SELECT pipeline_revoke('clicks', 'postgres')"),
+    call("pipeline_drop", Level::Owner, "SELECT pipeline_drop('clicks')"),
+    call("pool_define", Level::Superuser, "SELECT pool_define('live', 9)"),
+    call("backfill_new_epoch", Level::Superuser, "SELECT backfill_new_epoch('why')"),
+];
+
+/// A pipeline `clicks` with an open lease, a plan with windows left, and a draft.
+pub struct World {
+    pub database: Database,
+    pub owner: String,
+    pub token: i64,
+    plan: i64,
+    id: i64,
+}
+
+impl World {
+    pub fn new(database: Database) -> Self {
+        let owner = database.role("owner");
+        let mut admin = database.connect();
+        admin.run(&format!(
+            "CREATE TABLE clicks (at timestamptz NOT NULL, who text);
+             GRANT SELECT, INSERT, DELETE ON clicks TO PUBLIC;
+             GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
+             SET ROLE {owner};
+             SELECT pipeline_define('clicks', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
+                                    query => 'SELECT $1, current_user::text');
+             RESET ROLE;
+             SELECT pool_define('backfill', 8);
+             SELECT backfill_plan('clicks', '2024-01-01', '2024-02-01', 'history', expect => 31)"
+        ));
+        let plan =
+            admin.one("SELECT plan_id FROM backfill_plan('clicks', '2024-02-01', '2024-02-03', 'more')", &[]);
+        let id = admin.one("SELECT pipeline_id FROM backfill.pipeline_data", &[]);
+        let token = claim(&mut admin, "clicks");
+        Self { database, owner, token, plan, id }
+    }
+
+    /// The statement of a call, about this world.
+    pub fn sql(&self, call: &Call) -> String {
+        call.sql
+            .replace("{token}", &self.token.to_string())
+            .replace("{plan}", &self.plan.to_string())
+            .replace("{id}", &self.id.to_string())
+    }
+}
+
+/// The token of one more lease.
+pub fn claim(session: &mut Session, pipeline: &str) -> i64 {
+    session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY[$1])", &[&pipeline])
+}
+
+/// All that the ledger holds, who may execute what, and which tables there are: to see that nothing changed.
+pub fn ledger(session: &mut Session) -> Vec<String> {
+    let mut held =
+        session.lines(&format!("SELECT p.oid::regprocedure, p.proacl FROM pg_proc p WHERE {MEMBER_PROC}"));
+    let relations: Vec<String> = session.column(
+        "SELECT c.oid::regclass::text FROM pg_class c
+         WHERE c.relnamespace = 'backfill'::regnamespace AND c.relkind IN ('r', 'S') ORDER BY 1",
+        &[],
+    );
+    for relation in relations {
+        // A sequence also counts what it has written ahead.
+        let columns = if relation.ends_with("_seq") { "last_value, is_called" } else { "*" };
+        held.extend(session.lines(&format!("SELECT '{relation}', {columns} FROM {relation}")));
+    }
+    held.sort();
+    held
+}
+
+/// Whether `p` of `pg_proc` is a routine of the extension; a build for tests has some of its own.
+pub const MEMBER_PROC: &str = "p.pronamespace <> 'tests'::regnamespace AND EXISTS (SELECT FROM pg_depend d
+    WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+      AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pg_backfill'))";
