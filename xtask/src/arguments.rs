@@ -9,6 +9,13 @@ Commands
   setup              get PostgreSQL, libclang and cargo-pgrx; the other commands do it by themselves
   test [filter]      format, lints, pure, in-backend and real-client tests; with a filter only the
                      tests whose names contain it
+  demo               rebuild a year of New York flights with four workers, two of them hurt
+      --stop         stop the server at the end
+  bench claims       what claims cost, beside pgmq and graphile-worker on the same server (10 minutes)
+      --seconds N    time of each system in a cell of the first table (default 5)
+      --held N       time of each system under a held snapshot (default 60)
+      throughput, held, size, full
+                     only these parts
   run                build for release and start a server with the extension; a running one is restarted
       --fresh        throw its data away first
       --stop         stop it
@@ -32,6 +39,8 @@ pub enum Command {
     Help,
     Setup,
     Test,
+    Bench,
+    Demo,
     Install,
     Run,
     Psql,
@@ -55,6 +64,8 @@ impl Arguments {
             None | Some("help" | "-h" | "--help") => Command::Help,
             Some("setup") => Command::Setup,
             Some("test") => Command::Test,
+            Some("bench") => Command::Bench,
+            Some("demo") => Command::Demo,
             Some("install") => Command::Install,
             Some("run") => Command::Run,
             Some("psql") => Command::Psql,

@@ -1,6 +1,8 @@
 //! `cargo xtask`: set-up, tests, and a server to try things on. `cargo xtask --help` lists the commands.
 
 mod arguments;
+mod bench;
+mod demo;
 mod extension;
 mod place;
 mod postgres;
@@ -37,6 +39,8 @@ fn run(arguments: &Arguments) -> Result<()> {
             Ok(())
         }
         Command::Setup => setup(arguments),
+        Command::Bench => bench::run(arguments),
+        Command::Demo => demo::run(arguments),
         Command::Test => test::run(arguments),
         Command::Install => extension::install(arguments),
         Command::Run => served::run(arguments),

@@ -22,8 +22,10 @@ impl Bar {
     pub fn draw(&mut self, done: usize, of: usize, running: usize) {
         let filled = WIDTH * done / of.max(1);
         let bar = "#".repeat(filled) + &".".repeat(WIDTH - filled);
-        self.shown =
-            format!("  [{bar}] {done:3}/{of}, {running} leased, {:4.1} s", self.start.elapsed().as_secs_f64());
+        self.shown = format!(
+            "  [{bar}] {done:3}/{of}, {running} leased, {:4.1} s",
+            self.start.elapsed().as_secs_f64()
+        );
         if self.in_place {
             self.redraw();
         } else if LINES * done / of.max(1) > self.lines {

