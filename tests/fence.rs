@@ -253,7 +253,7 @@ fn a_cancel_returns_at_once_and_the_open_transaction_cannot_commit() {
         let failure = assert_sqlstate!(worker.try_run("COMMIT"), "BF002");
         assert!(failure.message.contains("cancelled"), "{failure}");
         assert_won(&database, before);
-        let next = operator.lease();
+        let next = operator.lease_after_failure();
         operator.replace(next.token).unwrap();
         assert_won(&database, next.token);
     });

@@ -747,7 +747,7 @@ fn a_new_epoch_also_ends_what_is_being_written() {
     operator.run("SELECT backfill_new_epoch('test')");
     assert_eq!(operator.claim(), None);
     assert_sqlstate!(worker.try_run("COMMIT"), "BF002");
-    let again = operator.lease();
+    let again = operator.lease_after_failure();
     assert_eq!(again.key, lease.key);
     operator.replace(again.token).unwrap();
     operator.assert_data_is_the_ledger();

@@ -67,6 +67,9 @@ pub trait Calls {
     fn claim(&mut self) -> Option<Lease>;
     /// The next window of `daily`.
     fn lease(&mut self) -> Lease;
+    /// The next window of `daily`, as soon as a transaction that has just failed has let go of it: a client is told
+    /// before its transaction has ended.
+    fn lease_after_failure(&mut self) -> Lease;
     /// The next windows of `daily`.
     fn leases(&mut self, n: usize) -> Vec<Lease>;
     /// Claims windows of a pipeline, one by one, until nothing can be had.
@@ -129,6 +132,16 @@ impl Calls for Session {
     #[track_caller]
     fn lease(&mut self) -> Lease {
         self.claim().expect("a window can be had")
+    }
+
+    #[track_caller]
+    fn lease_after_failure(&mut self) -> Lease {
+        let mut lease = None;
+        wait_until("the window can be had", || {
+            lease = self.claim();
+            lease.is_some()
+        });
+        lease.expect("it was had")
     }
 
     #[track_caller]
