@@ -78,7 +78,7 @@ impl Arguments {
                 "--pg" => parsed.asked_for = versions(&arguments.next().unwrap_or_default())?,
                 "-h" | "--help" if parsed.rest.is_empty() => parsed.command = Command::Help,
                 "--fresh" if command == Command::Run => parsed.fresh = true,
-                "--stop" if command == Command::Run => parsed.stop = true,
+                "--stop" if matches!(command, Command::Run | Command::Demo) => parsed.stop = true,
                 _ => {
                     parsed.rest.push(argument);
                     // What follows is for psql or Python, whatever it looks like.

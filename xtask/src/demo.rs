@@ -51,6 +51,9 @@ struct Demo<'a> {
 
 impl Demo<'_> {
     fn show(&self) -> Result<()> {
+        println!("\nA year of flights is summed up day by day, by four workers at once. Two of them meet");
+        println!("what workers meet: one is killed before its COMMIT, one hangs until another has done");
+        println!("its work, and then wakes up. At the end every day must be there once, and right.");
         title("The source");
         self.load()?;
         title("A pipeline: a table, a cadence, a time zone and a query");
@@ -82,11 +85,12 @@ impl Demo<'_> {
         let apart =
             self.value("SELECT count(*) FROM flights WHERE date_trunc('hour', sched_dep) <> time_hour")?;
         println!(
-            "Table flights: {flights} flights from New York in 2013 ({:.1} s).",
+            "Table flights: {flights} flights from New York in 2013 ({:.1} s). The source has New York's clock",
             start.elapsed().as_secs_f64()
         );
-        println!("The source has local clock times; as instants they are in the column sched_dep. Of");
-        println!("{apart} flights that instant is not in the UTC hour that the source also gives.");
+        println!(
+            "times; column sched_dep has the instants. The source's own UTC hours contradict {apart} of them."
+        );
         Ok(())
     }
 

@@ -38,6 +38,9 @@ pub fn follow(crew: &mut Crew, watch: &mut Command) -> Result<Accidents> {
         }
         let said = crew.hear()?;
         match said.line {
+            _ if completed && (accidents.killed.is_empty() || accidents.stopped.is_empty()) => {
+                return Err("the plan was completed before two workers could be struck".into());
+            }
             Some(line) if said.who == WATCH => completed = progress(&line, crew, &mut bar, &mut accidents)?,
             Some(line) => {
                 strike(said.who, &line, crew, &bar, &mut accidents)?;
@@ -63,7 +66,7 @@ fn progress(line: &str, crew: &mut Crew, bar: &mut Bar, accidents: &mut Accident
         && overtaken.split(',').any(|token| !token.is_empty() && token == accidents.stopped)
     {
         accidents.continued = true;
-        bar.note("  Its lease is over, and the window was done again. CONT for python-b, which goes on.");
+        bar.note("  The window of python-b was taken over and is done. CONT: python-b wakes up and writes.");
         crew.tell(STOPPED, "go on")?;
         crew.signal(STOPPED, "CONT")?;
     }
@@ -77,22 +80,25 @@ fn progress(line: &str, crew: &mut Crew, bar: &mut Bar, accidents: &mut Accident
 fn strike(who: &str, line: &str, crew: &mut Crew, bar: &Bar, accidents: &mut Accidents) -> Result<()> {
     match (who, line.split_whitespace().collect::<Vec<_>>().as_slice()) {
         (KILLED, ["written", window, token]) => {
-            bar.note(&format!("  python-a has written {window} and not committed yet. KILL."));
+            bar.note(&format!("  python-a has written {window} and not committed it. KILL."));
             accidents.killed = (*token).to_owned();
             crew.signal(KILLED, "KILL")
         }
         (STOPPED, ["computed", window, token]) => {
-            bar.note(&format!("  python-b has computed {window} and not written yet. STOP, past its lease."));
+            bar.note(&format!(
+                "  python-b has computed {window} and not written it. STOP, until its lease is over."
+            ));
             accidents.stopped = (*token).to_owned();
             crew.signal(STOPPED, "STOP")
         }
         (STOPPED, ["refused", ..]) => {
-            accidents.refused = true;
-            bar.note(&format!("  python-b: {line}"));
+            bar.note(&format!("  python-b is {line}"));
             Ok(())
         }
-        (STOPPED, ["DETAIL:" | "HINT:", ..]) if accidents.refused => {
+        // The lines of the server's error that follow.
+        (STOPPED, [field @ ("DETAIL:" | "HINT:"), ..]) => {
             bar.note(&format!("      {line}"));
+            accidents.refused |= *field == "HINT:";
             Ok(())
         }
         _ => Ok(()),

@@ -3,7 +3,7 @@
     clumsy.py POINT --worker NAME --pipeline NAME
 
 POINT is `computed` (the rows are there, nothing is written yet) or `written` (written and not committed).
-At its fifth window the worker reaches it, says so, and goes on when it reads a line.
+At its twelfth window the worker reaches it, says so, and goes on when it reads a line.
 """
 
 import sys
@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[3] / "examples/python"))
 import worker
 
 POINT = sys.argv.pop(1)
-WINDOW = 5
+WINDOW = 12
 
 
 class Clumsy(worker.Worker):
