@@ -1,6 +1,7 @@
 //! Real clients against a real server: one target, since each would start a server of its own.
 
 mod calls;
+mod catchup;
 mod crash;
 mod docs;
 mod dump;

@@ -266,24 +266,31 @@ fn no_view_shows_a_pipeline_to_those_who_may_not_read_it() {
     let [alice, reader] = ["alice", "reader"].map(|name| database.role(name));
     let mut admin = database.connect();
     admin.run(&format!("SELECT pipeline_grant('bobs', '{reader}', 'read')"));
-    let views: Vec<String> = admin.column(
-        "SELECT c.relname::text FROM pg_class c
+    let columns = admin.rows(
+        "SELECT c.relname::text, array_agg(a.attname::text) FROM pg_class c
+         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
          WHERE c.relnamespace = 'backfill'::regnamespace AND c.relkind IN ('v', 'm')
-           AND has_table_privilege($1, c.oid, 'SELECT') AND c.relname <> ALL ($2)",
+           AND has_table_privilege($1, c.oid, 'SELECT') AND c.relname <> ALL ($2)
+         GROUP BY c.relname",
         &[&alice, &ABOUT_NO_PIPELINE.as_slice()],
     );
-    assert!(views.len() > 10, "{views:?}");
+    assert!(columns.len() > 10, "{columns:?}");
     let mut alice = database.connect_as(&alice);
     let mut reader = database.connect_as(&reader);
     alice.run(
         "CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001
          AS $$ BEGIN RAISE NOTICE 'leaked %', $1; RETURN true; END $$",
     );
-    for view in views {
+    for row in columns {
+        let (view, columns): (String, Vec<String>) = (row.get(0), row.get(1));
         let count = format!("SELECT count(*) FROM backfill.{view}");
         assert!(reader.one::<i64>(&count, &[]) > 0, "{view} shows the reader nothing");
-        assert_eq!(alice.one::<i64>(&format!("{count} v WHERE pg_temp.leak(v::text)"), &[]), 0, "{view}");
-        assert_eq!(alice.notices(), [], "{view} leaks");
+        // The planner tries a condition on one column before the view's own, if it may.
+        for column in columns {
+            let leaking = format!("{count} WHERE pg_temp.leak(\"{column}\"::text)");
+            assert_eq!(alice.one::<i64>(&leaking, &[]), 0, "{view}");
+            assert_eq!(alice.notices(), [], "{view}.{column} leaks");
+        }
     }
 }
 

@@ -93,6 +93,8 @@ pub trait Calls {
     fn plan_window(&mut self, key: &str) -> i64;
     fn cancel(&mut self, plan_id: i64);
 
+    /// How many rows there are.
+    fn count(&mut self, from: &str) -> i64;
     /// The state of one window of `daily`.
     fn state(&mut self, key: &str) -> String;
     /// Moves back the moment since which the pipeline counts as active.
@@ -207,6 +209,11 @@ impl Calls for Session {
     #[track_caller]
     fn cancel(&mut self, plan_id: i64) {
         self.run(&format!("SELECT backfill_cancel({plan_id}, 'test')"));
+    }
+
+    #[track_caller]
+    fn count(&mut self, from: &str) -> i64 {
+        self.one(&format!("SELECT count(*) FROM {from}"), &[])
     }
 
     #[track_caller]

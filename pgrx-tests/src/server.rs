@@ -128,7 +128,8 @@ impl Server {
         };
         signal(pid, "INT")?;
         let deadline = Instant::now() + STOP_LIMIT;
-        while is_alive(pid) {
+        // One that this very process started stays a zombie until it is waited for; its lock file goes.
+        while is_alive(pid) && self.pid() == Some(pid) {
             if Instant::now() > deadline {
                 return Err(format!("PostgreSQL (process {pid}) has not stopped after {STOP_LIMIT:?}"));
             }

@@ -204,7 +204,18 @@ impl Demo<'_> {
 
     fn script(&self, script: &str, variables: &[(&str, &str)]) -> Command {
         let mut command = self.server.command("psql");
-        command.args(["-X", "-q", "-P", "footer=off", "-v", "ON_ERROR_STOP=1", "-d", DATABASE]);
+        command.args([
+            "-X",
+            "-q",
+            "-P",
+            "footer=off",
+            "-P",
+            "pager=off",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            DATABASE,
+        ]);
         for (name, value) in variables {
             command.arg("-v").arg(format!("{name}={value}"));
         }

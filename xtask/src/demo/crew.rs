@@ -110,3 +110,32 @@ impl Drop for Crew {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crew_takes_its_processes_and_theirs_with_it() {
+        let mut crew = Crew::new().unwrap();
+        crew.join("shell", Command::new("sh").args(["-c", "sleep 600 & echo $!; wait"])).unwrap();
+        let sleeper: u32 = crew.hear().unwrap().line.unwrap().parse().unwrap();
+        crew.signal("shell", "STOP").unwrap();
+        drop(crew);
+        // It is an orphan now, whom init may take a moment to collect.
+        let gone = (0..500).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            !server::is_alive(sleeper)
+        });
+        assert!(gone, "process {sleeper} is still there");
+    }
+
+    #[test]
+    fn what_members_say_is_heard_with_their_end() {
+        let mut crew = Crew::new().unwrap();
+        crew.join("echo", Command::new("sh").args(["-c", "read line; echo heard $line"])).unwrap();
+        crew.tell("echo", "this").unwrap();
+        assert_eq!(crew.hear().unwrap().line.as_deref(), Some("heard this"));
+        assert_eq!(crew.hear().unwrap().line, None);
+    }
+}

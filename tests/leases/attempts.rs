@@ -1,0 +1,87 @@
+//! How often a window is tried.
+
+use crate::leases::assert_refused;
+use crate::support::{Calls, daily};
+
+#[test]
+fn a_window_is_retried_until_its_attempts_are_used_up() {
+    let database = daily("max_attempts => 3, retry_delay => '0'");
+    let mut worker = database.connect();
+    worker.plan_window("2024-01-01");
+    for attempt in 1..=3 {
+        let lease = worker.lease();
+        assert_eq!(lease.attempt, attempt);
+        let answer = worker.fail(lease.token);
+        assert_eq!(answer, if attempt < 3 { "retrying" } else { "failed" });
+    }
+    assert_eq!(worker.claim(), None);
+    assert_eq!(worker.state("2024-01-01"), "failed");
+    assert_eq!(worker.lines("SELECT state, failed FROM backfill.plans"), ["partial|1"]);
+    // A new plan may run it again, and counts anew.
+    worker.plan_window("2024-01-01");
+    assert_eq!(worker.lease().attempt, 1);
+}
+
+#[test]
+fn releasing_costs_no_attempt() {
+    let database = daily("max_attempts => 2, retry_delay => '0'");
+    let mut worker = database.connect();
+    worker.plan_window("2024-01-01");
+    for attempt in [1, 2] {
+        for _ in 0..3 {
+            let lease = worker.lease();
+            assert_eq!(lease.attempt, attempt);
+            worker.call("release", lease.token);
+        }
+        let lease = worker.lease();
+        worker.fail(lease.token);
+    }
+    assert_eq!(worker.state("2024-01-01"), "failed");
+}
+
+#[test]
+fn attempts_end_a_window_whether_they_failed_or_expired() {
+    let database = daily("max_attempts => 3, retry_delay => '0', lease_for => '1 second'");
+    let mut worker = database.connect();
+    worker.plan_window("2024-01-01");
+    let first = worker.lease();
+    worker.let_expire(first.token);
+    let second = worker.lease();
+    assert_eq!(second.attempt, 2);
+    assert_eq!(worker.fail(second.token), "retrying");
+    let third = worker.lease();
+    assert_eq!(third.attempt, 3);
+    worker.let_expire(third.token);
+    assert_eq!(worker.claim(), None);
+    assert_eq!(worker.state("2024-01-01"), "failed");
+    assert_eq!(worker.lines("SELECT state, failed, running FROM backfill.plans"), ["partial|1|0"]);
+    assert_refused(&mut worker, third.token, "BF001");
+}
+
+#[test]
+fn a_failed_window_waits_for_its_delay() {
+    let database = daily("retry_delay => '1 hour'");
+    let mut worker = database.connect();
+    worker.plan_window("2024-01-01");
+    let lease = worker.lease();
+    assert_eq!(worker.fail(lease.token), "retrying");
+    assert_eq!(worker.claim(), None);
+    assert_eq!(worker.state("2024-01-01"), "retrying");
+    let why: String = worker.one("SELECT window_why('daily', '2024-01-01')", &[]);
+    assert!(why.contains("no luck"), "{why}");
+}
+
+#[test]
+fn a_refusal_is_not_retried() {
+    let database = daily("retry_delay => '0'");
+    let mut worker = database.connect();
+    worker.plan("2024-01-05", "");
+    for code in ["BF005", "BF006", "BF007", "BF010"] {
+        let lease = worker.lease();
+        let fail = "SELECT backfill_fail($1, 'no luck', true, $2)";
+        let answer: String = worker.one(fail, &[&lease.token, &code]);
+        assert_eq!((answer.as_str(), worker.state(&lease.key).as_str()), ("refused", "refused"));
+    }
+    assert_eq!(worker.claim(), None);
+    assert_eq!(worker.lines("SELECT state FROM backfill.plans"), ["partial"]);
+}

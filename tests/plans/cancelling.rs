@@ -1,0 +1,64 @@
+//! A cancel frees everything at once.
+
+use crate::support::{Calls, daily};
+use pgrx_tests::{Session, assert_sqlstate};
+
+#[test]
+fn a_cancel_frees_everything_at_once_and_says_how_much() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 10)");
+    let plan = session.plan("2024-01-31", "");
+    let held = session.leases(10);
+    for lease in &held[..3] {
+        session.replace(lease.token).unwrap();
+    }
+    let cancel = format!("SELECT * FROM backfill_cancel({plan}, 'wrong month')");
+    assert_eq!(session.lines(&cancel), ["27|7|{}"]);
+    assert_eq!(session.claim(), None);
+    assert_sqlstate!(session.replace(held[5].token), "BF002");
+    assert_sqlstate!(session.try_run(&cancel), "55000");
+    let kept = "SELECT state, cancel_reason, done, running FROM backfill.plans";
+    assert_eq!(session.lines(kept), ["cancelled|wrong month|3|0"]);
+    let in_use = "SELECT in_use FROM backfill.pools WHERE pool = 'backfill'";
+    assert_eq!(session.lines(in_use), ["0"]);
+    let next = session.draft("NULL, '2024-01-31', 'test', mode => 'missing'");
+    assert_eq!(next.windows, 27);
+    session.approve(next).unwrap();
+    assert_eq!(session.all_of("daily").len(), 10);
+    session.assert_one_lease_per_window();
+}
+
+#[test]
+fn a_cancel_works_in_every_state_in_which_something_is_left() {
+    let database = daily("");
+    let mut session = database.connect();
+    let cancelled = |session: &mut Session, plan: i64| {
+        session.lines(&format!("SELECT windows_freed, leases_revoked FROM backfill_cancel({plan}, 'test')"))
+    };
+    let draft = session.draft("NULL, '2024-01-03', 'test'");
+    assert_eq!(cancelled(&mut session, draft.id), ["0|0"]);
+    let untouched = session.plan("2024-01-03", "");
+    assert_eq!(cancelled(&mut session, untouched), ["2|0"]);
+    let leased = session.plan("2024-01-03", "");
+    assert_eq!(session.leases(2).len(), 2);
+    assert_eq!(cancelled(&mut session, leased), ["2|2"]);
+    let retrying = session.plan("2024-01-03", "");
+    let token = session.lease().token;
+    session.fail(token);
+    assert_eq!(cancelled(&mut session, retrying), ["2|0"]);
+    assert_sqlstate!(session.approve(draft), "55000");
+    assert_eq!(session.claim(), None);
+    // Not one that has ended: it stays what it is.
+    let over = session.plan("2024-01-03", "");
+    for lease in session.leases(2) {
+        session.call("finish", lease.token);
+    }
+    assert_sqlstate!(session.try_run(&format!("SELECT backfill_cancel({over}, 'test')")), "55000");
+    let state: String = session.one("SELECT state FROM backfill.plans WHERE plan_id = $1", &[&over]);
+    assert_eq!(state, "completed");
+    for reason in ["NULL", "' '"] {
+        let cancel = format!("SELECT backfill_cancel({retrying}, {reason})");
+        assert_eq!(session.failure(&cancel).sqlstate, "22023");
+    }
+}
