@@ -60,12 +60,12 @@ COMMENT ON VIEW backfill.leases IS 'Open leases. One past expires_at may go on w
 CREATE VIEW backfill.plans WITH (security_barrier) AS
 SELECT pl.plan_id, v.name AS pipeline,
        CASE WHEN pl.state <> 'approved' THEN pl.state
-            WHEN n.ended >= pl.windows THEN CASE WHEN n.failed > 0 THEN 'partial' ELSE 'completed' END
+            WHEN n.ended + skipped.windows >= pl.windows THEN CASE WHEN n.failed > 0 THEN 'partial' ELSE 'completed' END
             WHEN n.started > 0 THEN 'running'
             ELSE 'approved' END AS state,
        pl.windows, pl.range_start, pl.range_end, pl.reason, pl.ordering, pl.concurrency, o.name AS pool, pl.priority,
        pl.code_version, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
-       n.done, n.failed, n.running, n.skipped,
+       n.done, n.failed, n.running, skipped.windows AS skipped,
        pl.created_by, pl.created_at, pl.approved_by, pl.approved_at, pl.cancelled_by, pl.cancelled_at, pl.cancel_reason
 FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
@@ -75,13 +75,7 @@ CROSS JOIN LATERAL (
            pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'expired', 'refused') AND NOT r.requeued AND NOT r.skipped) AS failed,
            pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL AND NOT r.skipped AND pl.state = 'approved') AS running,
            pg_catalog.count(*) AS started,
-           (SELECT pg_catalog.count(*) FROM backfill.plan_window_data w
-            JOIN backfill.mark_data m ON m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped'
-            WHERE w.plan_id = pl.plan_id) AS skipped,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped)
-           + (SELECT pg_catalog.count(*) FROM backfill.plan_window_data w
-              JOIN backfill.mark_data m ON m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped'
-              WHERE w.plan_id = pl.plan_id) AS ended
+           pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped) AS ended
     FROM (
         SELECT DISTINCT ON (r.seq) r.outcome,
                EXISTS (SELECT FROM backfill.requeue_data q
@@ -92,7 +86,12 @@ CROSS JOIN LATERAL (
         WHERE r.plan_id = pl.plan_id AND r.plan_id > 0
         ORDER BY r.seq, r.turn DESC
     ) r
-) n;
+) n
+CROSS JOIN LATERAL (
+    SELECT pg_catalog.count(*) AS windows FROM backfill.plan_window_data w
+    JOIN backfill.mark_data m ON m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped'
+    WHERE w.plan_id = pl.plan_id
+) skipped;
 COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, completed, partial (some windows failed or were refused), cancelled.';
 
 CREATE VIEW backfill.plan_declined WITH (security_barrier) AS

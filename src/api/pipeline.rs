@@ -494,8 +494,6 @@ const REPLACE_DRAFT: &str = "UPDATE backfill.plan_data
         cancel_reason = 'replaced by a newer draft of pipeline_resume'
     WHERE pipeline_id = $1 AND state = 'draft' AND origin = 'resume'";
 
-const NOTIFY: &str = "SELECT pg_catalog.pg_notify('backfill', $1)";
-
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
 fn pipeline_resume(
@@ -521,7 +519,7 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     role::as_ledger(|| {
         spi::run(RESUME, &[pipeline.id.into()]);
         spi::run(REPLACE_DRAFT, &[pipeline.id.into(), caller.as_str().into()]);
-        spi::query(NOTIFY, &[pipeline.name.as_str().into()], |_| ());
+        spi::notify(&pipeline.name);
     });
     let pipeline = Pipeline::by_id(pipeline.id);
     let now = datum::clock();

@@ -270,8 +270,6 @@ const INSERT_WINDOWS: &str = "INSERT INTO backfill.plan_window_data (plan_id, se
 const FROZEN: &str =
     "SELECT member_ranges, member_states, member_tokens FROM backfill.plan_data WHERE plan_id = $1";
 
-const NOTIFY: &str = "SELECT pg_catalog.pg_notify('backfill', $1)";
-
 fn approve(plan_id: i64, windows: i64) -> Result<String> {
     session::require_writable()?;
     let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Approve { pipeline })?;
@@ -304,7 +302,7 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
         ];
         spi::run_bulk(INSERT_WINDOWS, &args);
         spi::run(APPROVE, &[plan_id.into(), approved_by.as_str().into()]);
-        spi::query(NOTIFY, &[plan_id.to_string().into()], |_| ());
+        spi::notify(&plan_id.to_string());
     });
     Ok("approved".to_owned())
 }

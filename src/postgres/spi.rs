@@ -219,3 +219,8 @@ pub fn execute(sql: &str) {
         pg_sys::SPI_finish();
     }
 }
+
+/// Wakes workers that listen on channel `backfill`, at COMMIT. A hint only: nothing depends on its arrival.
+pub fn notify(about: &str) {
+    query("SELECT pg_catalog.pg_notify('backfill', $1)", &[about.into()], |_| ());
+}
