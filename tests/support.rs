@@ -21,7 +21,7 @@ pub fn daily_in(cluster: &Cluster, settings: &str) -> Database {
     database
 }
 
-/// Defines a pipeline; `more` are settings by name.
+/// Defines a pipeline; `first` are its arguments by position, `more` those by name.
 pub fn define(owner: &mut Session, name: &str, first: &str, more: &str) {
     let comma = if more.is_empty() { "" } else { ", " };
     owner.run(&format!("SELECT pipeline_define('{name}', {first}{comma}{more})"));
@@ -295,7 +295,7 @@ pub fn waiting(
     })
 }
 
-/// Whether a worker may well get this from a call that lost against somebody else's.
+/// What a call gets that lost against somebody else's: the code, or 40001 above READ COMMITTED.
 #[track_caller]
 pub fn assert_lost(failure: &Failure, level: &str, code: &str) {
     let allowed: &[&str] = if level == "READ COMMITTED" { &[code] } else { &[code, "40001"] };

@@ -93,28 +93,37 @@ fn a_skip_or_a_cancel_of_others_lets_the_transaction_commit() {
     assert_won(&database, lease.token);
 }
 
+const DECISIONS: [&str; 3] = [
+    "SELECT backfill_cancel(2, 'test')",
+    "SELECT window_skip('daily', '2024-01-01', '2024-01-02', 'test')",
+    "SELECT pipeline_drop('daily')",
+];
+
 #[test]
-fn a_cancel_that_rolls_back_revokes_nothing() {
-    let (database, mut worker, mut operator, _, lease) = rebuilding();
-    worker.run("BEGIN");
-    worker.replace(lease.token).unwrap();
-    operator.run("BEGIN");
-    operator.cancel(2);
-    // The COMMIT waits for the people's decision, whatever it will be.
-    waiting(&database, &mut worker, "COMMIT", || operator.run("ROLLBACK")).unwrap();
-    assert_won(&database, lease.token);
+fn a_commit_waits_for_a_decision_in_the_making_and_succeeds_if_that_rolls_back() {
+    for decision in DECISIONS {
+        let (database, mut worker, mut operator, _, lease) = rebuilding();
+        worker.run("BEGIN");
+        worker.replace(lease.token).unwrap();
+        operator.run("BEGIN");
+        operator.run(decision);
+        waiting(&database, &mut worker, "COMMIT", || operator.run("ROLLBACK")).unwrap();
+        assert_won(&database, lease.token);
+    }
 }
 
 #[test]
-fn a_commit_that_meets_a_cancel_in_the_making_fails_if_that_commits() {
-    let (database, mut worker, mut operator, before, lease) = rebuilding();
-    worker.run("BEGIN");
-    worker.replace(lease.token).unwrap();
-    operator.run("BEGIN");
-    operator.cancel(2);
-    let commit = waiting(&database, &mut worker, "COMMIT", || operator.run("COMMIT"));
-    assert_sqlstate!(commit, "BF002");
-    assert_won(&database, before);
+fn a_commit_waits_for_a_decision_in_the_making_and_fails_if_that_commits() {
+    for decision in DECISIONS {
+        let (database, mut worker, mut operator, before, lease) = rebuilding();
+        worker.run("BEGIN");
+        worker.replace(lease.token).unwrap();
+        operator.run("BEGIN");
+        operator.run(decision);
+        let commit = waiting(&database, &mut worker, "COMMIT", || operator.run("COMMIT"));
+        assert_sqlstate!(commit, "BF002");
+        assert_won(&database, before);
+    }
 }
 
 #[test]

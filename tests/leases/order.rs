@@ -105,6 +105,14 @@ fn one_window_is_claimed_by_name_under_the_same_rules() {
     assert_eq!(worker.lease().plan_id, None);
     assert_eq!(worker.lease().key, "2024-01-01");
     assert_eq!(worker.try_claim(&named("2024-01-02")).unwrap(), [], "the pool is full");
+    // Nor does it come again when it is its turn.
+    worker.call("finish", third[0].token);
+    let mut rest = vec![];
+    while let Some(lease) = worker.claim() {
+        worker.call("finish", lease.token);
+        rest.push(lease.key);
+    }
+    assert_eq!(rest, ["2024-01-02", "2024-01-04", "2024-01-05"]);
     assert_sqlstate!(worker.try_claim("1, window_key => '2024-01-02'"), "22023");
     assert_sqlstate!(worker.try_claim(&named("2024-01-99")), "22023");
 }
