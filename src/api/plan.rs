@@ -1,22 +1,20 @@
 //! Planning a backfill: propose, look at the price, approve, cancel.
 
 use crate::domain::bound::instant_text;
-use crate::domain::price;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::permit::{self, Cap};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{Declined, Frozen, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::window::{Reading, Seen, require_reason};
-use crate::ledger::{pool, version};
+use crate::ledger::window::{Reading, require_reason};
+use crate::ledger::{pool, price, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, role, session, settings, spi};
 use pgrx::prelude::*;
 use pgrx::{JsonB, pg_sys};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 
 const ARGUMENTS: Signature = &[
     ("pipeline", pg_sys::TEXTOID),
@@ -123,7 +121,7 @@ pub fn propose(
     let concurrency = request.concurrency.unwrap_or(slots.max(1));
     let code_version = frozen_version(pipeline, request)?;
     let selection = select(pipeline, request, as_of)?;
-    let estimate = estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
+    let estimate = price::estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
     let mut summary = Summary {
         plan_id: None,
         pipeline: pipeline.name.clone(),
@@ -203,40 +201,6 @@ fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<Strin
         });
     }
     Ok(request.code_version.clone().or_else(|| pipeline.code_version.clone()))
-}
-
-const HISTORY: &str =
-    "SELECT (pg_catalog.date_part('epoch', ended_at - started_at) * 1000000)::pg_catalog.int8
-    FROM backfill.run_data WHERE pipeline_id = $1 AND outcome = 'done' ORDER BY window_start DESC LIMIT 500";
-
-/// The price of running the members on `slots` slots. Durations are in seconds; what is not known is null.
-fn estimate(pipeline: &Pipeline, members: &[Seen], slots: i32) -> Value {
-    let history = role::as_ledger(|| spi::query(HISTORY, &[pipeline.id.into()], |row| row.at::<i64>(1)));
-    let expected = pipeline.expected_duration.map(|span| span.approximate_micros());
-    let price = price::price(&history, expected, members.len(), slots.max(1) as usize);
-    let seconds = |micros: Option<i64>| micros.map(|m| m as f64 / 1e6);
-    let cost = price
-        .sequential
-        .zip(pipeline.cost_per_hour)
-        .map(|(micros, per_hour)| micros as f64 / 3.6e9 * per_hour);
-    let mut holding: BTreeMap<String, i64> = BTreeMap::new();
-    for seen in members.iter().filter(|seen| seen.record.slice_token.is_some()) {
-        let version = seen.record.code_version.clone().unwrap_or_else(|| "unknown".to_owned());
-        *holding.entry(version).or_default() += 1;
-    }
-    json!({
-        "windows": members.len(),
-        "window_p50": seconds(price.window_p50),
-        "window_p90": seconds(price.window_p90),
-        "sequential": seconds(price.sequential),
-        "parallel": seconds(price.parallel),
-        "ordering_price": seconds(price.ordering_price),
-        "slots": slots,
-        "cost": cost,
-        "sample": price.sample,
-        "confidence": price.confidence.as_str(),
-        "holding_data": holding,
-    })
 }
 
 fn declined_json(pipeline: &Pipeline, declined: &[Declined]) -> Value {
@@ -477,129 +441,4 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
         spi::run(CANCEL, &args);
         Ok((freed + revoked, revoked, writing))
     })
-}
-
-#[pg_extern(sql = false)]
-fn backfill_explain(plan_id: i64) -> SetOfIterator<'static, String> {
-    SetOfIterator::new(answer(explain(plan_id)))
-}
-
-const DECLINED: &str = "SELECT range_start, range_end, windows, reason FROM backfill.plan_declined_data
-    WHERE plan_id = $1 ORDER BY range_start";
-
-/// A duration in seconds as people read it.
-fn duration_text(seconds: &Value) -> String {
-    let Some(seconds) = seconds.as_f64() else { return "unknown".to_owned() };
-    let whole = seconds.round() as i64;
-    match whole {
-        _ if seconds < 10.0 => format!("{seconds:.1} s"),
-        0..120 => format!("{whole} s"),
-        120..7_200 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-    }
-}
-
-fn explain(plan_id: i64) -> Result<Vec<String>> {
-    let plan = Plan::read(Reading::Stable, plan_id)?;
-    let pipeline = Pipeline::by_id(plan.pipeline_id);
-    rights::require(&pipeline, Level::Read)?;
-    let request = Request::read(&plan.request)?;
-    let zone = &pipeline.grid.zone;
-    let estimate = &plan.estimate;
-    let field = |name: &str| duration_text(&estimate[name]);
-    let mut page = vec![
-        format!("Plan {plan_id} of pipeline {}: {}", pipeline.name, plan.state),
-        format!("Reason: {} ({})", plan.reason, plan.created_by),
-        String::new(),
-        "1. How many windows?".to_owned(),
-        format!(
-            "   {} windows, {} to {} (exclusive, {})",
-            plan.windows,
-            instant_text(zone, plan.range_start),
-            instant_text(zone, plan.range_end),
-            pipeline.time_zone
-        ),
-        format!(
-            "   one window: p50 {}, p90 {} ({} finished runs, confidence {})",
-            field("window_p50"),
-            field("window_p90"),
-            estimate["sample"],
-            estimate["confidence"].as_str().unwrap_or("none")
-        ),
-        match estimate["cost"].as_f64() {
-            Some(cost) => format!("   cost: {cost:.2}"),
-            None => "   cost: unknown".to_owned(),
-        },
-        String::new(),
-        "2. Does window N depend on window N-1?".to_owned(),
-        format!("   no: the windows run {}, {} at a time", plan.ordering.replace('_', " "), plan.concurrency),
-        format!(
-            "   in sequence {}, side by side {}: the price of ordering is {}",
-            field("sequential"),
-            field("parallel"),
-            field("ordering_price")
-        ),
-        String::new(),
-        "3. What side effects fire per run?".to_owned(),
-        if request.effects {
-            "   effects are allowed: each window may send its own".to_owned()
-        } else {
-            "   none: the leases say that effects are suppressed".to_owned()
-        },
-        String::new(),
-        "4. Who reads the target meanwhile?".to_owned(),
-        holding_text(estimate),
-        format!(
-            "   each slice is replaced at once when its window is done; pool {} bounds the load",
-            plan.pool
-        ),
-        String::new(),
-        "5. Can the source still answer for these windows?".to_owned(),
-        retention_text(&pipeline, &request),
-    ];
-    let declined = role::as_ledger(|| {
-        spi::read(DECLINED, &[plan_id.into()], |row| Declined {
-            start: row.at(1),
-            end: row.at(2),
-            windows: row.at(3),
-            reason: row.at(4),
-        })
-    });
-    if !declined.is_empty() {
-        page.push(String::new());
-        page.push("Not in the plan:".to_owned());
-        page.extend(declined.iter().map(|d| {
-            format!(
-                "   {} window(s), {} to {}: {}",
-                d.windows,
-                instant_text(zone, d.start),
-                instant_text(zone, d.end),
-                d.reason
-            )
-        }));
-    }
-    if plan.state == "draft" {
-        page.push(String::new());
-        page.push(format!("Approve: SELECT backfill_approve({plan_id}, {});", plan.windows));
-    }
-    Ok(page)
-}
-
-fn holding_text(estimate: &Value) -> String {
-    let holding = estimate["holding_data"].as_object();
-    let versions: Vec<String> =
-        holding.into_iter().flatten().map(|(version, windows)| format!("{windows} by {version}")).collect();
-    if versions.is_empty() {
-        "   none of these windows holds data now".to_owned()
-    } else {
-        format!("   windows that hold data now: {}", versions.join(", "))
-    }
-}
-
-fn retention_text(pipeline: &Pipeline, request: &Request) -> String {
-    match (pipeline.source_retention, &request.override_retention) {
-        (None, _) => "   unknown: the pipeline does not say how long its source keeps data".to_owned(),
-        (Some(_), Some(reason)) => format!("   the retention of the source is overridden: {reason}"),
-        (Some(_), None) => "   yes: windows beyond the retention of the source are left out".to_owned(),
-    }
 }

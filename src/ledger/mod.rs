@@ -8,6 +8,7 @@ pub mod permit;
 pub mod pipeline;
 pub mod plan;
 pub mod pool;
+pub mod price;
 pub mod requeue;
 pub mod rights;
 pub mod run;
