@@ -14,6 +14,7 @@ CREATE TABLE backfill.pipeline_data (
     query_path        text,       -- the search_path of definition, under which the query is read
     code_version      text,
     description       text,
+    depends_on_past   boolean     NOT NULL,  -- a window is a function of the one before it
     -- section "catchup": what may start by itself
     backlog           int         NOT NULL CHECK (backlog >= 0),
     catchup           int         NOT NULL CHECK (catchup >= 0),
@@ -43,6 +44,7 @@ CREATE TABLE backfill.pipeline_data (
     CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
     CHECK ((target IS NULL) = (slice_column IS NULL)),
     CHECK (query IS NULL OR target IS NOT NULL),
+    CHECK (NOT depends_on_past OR max_active = 1),
     CHECK (query IS NULL OR code_version IS NULL)
 );
 -- A dropped pipeline keeps its row, because its runs and slices outlive it; its name and target are free again.

@@ -104,3 +104,21 @@ CREATE FUNCTION pool_define(pool text, slots int) RETURNS text
 REVOKE ALL ON FUNCTION pool_define(text, int) FROM PUBLIC;
 COMMENT ON FUNCTION pool_define(text, int) IS
 'Sets how many windows a pool lets run at once (0 to 10000). Lowering it ends nothing: no claim is granted until fewer are held. For superusers (42501). Errors: 22023, 25006.';
+
+CREATE FUNCTION pool_pause(pool text, reason text, revoke boolean DEFAULT false) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pool_pause_wrapper';
+REVOKE ALL ON FUNCTION pool_pause(text, text, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION pool_pause(text, text, boolean) IS
+'Stops the pool from the next claim on. With revoke its leases are taken away too, in time that does not depend on their number: no transaction that writes under one can commit (BF002), their attempts do not count, and their windows come back after pool_resume. Answers paused or unchanged. For superusers (42501). Errors: 22023 without a reason, 42704, 25006.';
+
+CREATE FUNCTION pool_resume(pool text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pool_resume_wrapper';
+REVOKE ALL ON FUNCTION pool_resume(text) FROM PUBLIC;
+COMMENT ON FUNCTION pool_resume(text) IS
+'Lets a paused pool hand out windows again; leases that were revoked stay so. Answers resumed or unchanged. For superusers (42501). Errors: 42704, 25006.';
+
+CREATE FUNCTION pool_drop(pool text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pool_drop_wrapper';
+REVOKE ALL ON FUNCTION pool_drop(text) FROM PUBLIC;
+COMMENT ON FUNCTION pool_drop(text) IS
+'Drops a pool that no pipeline, unfinished plan or lease uses; live and backfill then exist again with their own slots. For superusers (42501). Errors: 55000 with who uses it, 42704, 25006.';

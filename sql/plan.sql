@@ -1,14 +1,17 @@
 CREATE TABLE backfill.plan_data (
     plan_id       bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id   bigint      NOT NULL REFERENCES backfill.pipeline_data,
-    state         text        NOT NULL DEFAULT 'draft' CHECK (state IN ('draft', 'approved', 'cancelled')),
+    state         text        NOT NULL DEFAULT 'draft' CHECK (state IN ('draft', 'approved', 'paused', 'cancelled')),
     origin        text        NOT NULL CHECK (origin IN ('person', 'resume')),
     request       jsonb       NOT NULL,   -- what was asked: selection is repeated from it at approval
     reason        text        NOT NULL CHECK (pg_catalog.btrim(reason) <> ''),
-    ordering      text        NOT NULL CHECK (ordering IN ('oldest_first', 'newest_first')),
+    ordering      text        NOT NULL CHECK (ordering IN ('oldest_first', 'newest_first', 'sequential')),
     concurrency   int         NOT NULL CHECK (concurrency BETWEEN 1 AND 10000),
     pool_id       int         NOT NULL REFERENCES backfill.pool_data,
     priority      int         NOT NULL,
+    canary        int         CHECK (canary > 0),  -- only so many places of the list are handed out; NULL once resumed
+    on_failure    text        NOT NULL CHECK (on_failure IN ('continue', 'stop')),
+    generation    int         NOT NULL DEFAULT 0,  -- counts retries and extensions: each gives claims new windows
     code_version  text,
     effects       boolean     NOT NULL,
     params        jsonb,
@@ -25,15 +28,23 @@ CREATE TABLE backfill.plan_data (
     estimate      jsonb       NOT NULL,
     created_by    text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    -- a draft is approved until then: what is older was decided on numbers that nobody remembers
+    expires_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '7 days'::interval,
     approved_by   text,
     approved_at   timestamptz,
+    paused_by     text,
+    paused_at     timestamptz,
+    pause_reason  text,
     cancelled_by  text,
     cancelled_at  timestamptz,
     cancel_reason text,
     CHECK ((approved_at IS NULL) = (approved_by IS NULL)),
     CHECK ((cancelled_at IS NULL) = (cancelled_by IS NULL)),
     CHECK ((state = 'cancelled') = (cancelled_at IS NOT NULL)),
-    CHECK (state <> 'approved' OR approved_at IS NOT NULL),
+    CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
+    CHECK (state <> 'paused' OR paused_at IS NOT NULL),
+    CHECK (ordering <> 'sequential' OR concurrency = 1),
+    CHECK (state NOT IN ('approved', 'paused') OR approved_at IS NOT NULL),
     CHECK (state <> 'draft' OR approved_at IS NULL),
     CHECK (state <> 'draft' OR member_ranges IS NOT NULL AND member_states IS NOT NULL AND member_tokens IS NOT NULL)
 );
@@ -44,11 +55,33 @@ COMMENT ON TABLE backfill.plan_data IS 'Every plan with what was asked, what it 
 
 -- Written by claims, and apart from the plan so that no call of a person ever waits for a claim.
 CREATE TABLE backfill.plan_cursor_data (
-    plan_id    bigint      NOT NULL PRIMARY KEY,
-    swept_at   timestamptz NOT NULL,   -- the list was walked to its end, and its holes were noted
-    drained_at timestamptz             -- no window of the plan can be handed out any more
+    plan_id bigint NOT NULL PRIMARY KEY,
+    -- generations of the plan
+    swept   int    NOT NULL,  -- its list was walked to its end, and its holes were noted
+    drained int               -- no window of it can be handed out any more
 );
 COMMENT ON TABLE backfill.plan_cursor_data IS 'How far claims have come with the list of a plan.';
+
+-- Written by workers and by claims, and read by claims; a person who goes on deletes what he has seen.
+CREATE TABLE backfill.plan_stop_data (
+    plan_id    bigint      NOT NULL,
+    token      bigint      NOT NULL,
+    stopped_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (plan_id, token)
+);
+COMMENT ON TABLE backfill.plan_stop_data IS 'Runs whose failure stopped a plan with on_failure => ''stop''.';
+
+CREATE TABLE backfill.plan_event_data (
+    event_id bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    plan_id  bigint      NOT NULL REFERENCES backfill.plan_data,
+    happened_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    who      text        NOT NULL,
+    what     text        NOT NULL,
+    why      text
+);
+CREATE INDEX plan_event_plan ON backfill.plan_event_data (plan_id, event_id);
+COMMENT ON SEQUENCE backfill.plan_event_data_event_id_seq IS 'Numbers of decisions about plans.';
+COMMENT ON TABLE backfill.plan_event_data IS 'Every decision of a person about a plan: who, when, what and why.';
 
 CREATE TABLE backfill.plan_hole_data (
     plan_id bigint NOT NULL,

@@ -36,7 +36,7 @@ CREATE FUNCTION backfill_plan(
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'backfill_plan_wrapper';
 REVOKE ALL ON FUNCTION backfill_plan(text, backfill.bound, backfill.bound, text, text, text[], text, int, text, int, int, text, text, text, boolean, text, boolean, jsonb, text, text, bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_plan(text, backfill.bound, backfill.bound, text, text, text[], text, int, text, int, int, text, text, text, boolean, text, boolean, jsonb, text, text, bigint) IS
-'Proposes a backfill of the due windows between since and until (exclusive; NULL is the first window, and the last complete one), priced and frozen; nothing runs before backfill_approve. expect approves at once when it equals the number of windows (BF003). Not built yet, and refused (0A000): modes failed, stale and outdated, ordering sequential, canary, query, publish together, on_failure stop, cascade. Errors: BF012 for a bound off the grid with the nearest ones in the HINT, 22023, 42704, 42501, 25006.';
+'Proposes a backfill of the due windows between since and until (exclusive; NULL is the first window, and the last complete one), priced and frozen; nothing runs before backfill_approve. expect approves at once when it equals the number of windows (BF003). canary lets only so many windows run before the plan waits for backfill_resume; on_failure => ''stop'' does after a window has failed for good. A pipeline with depends_on_past takes ordering sequential only. A draft can be approved for 7 days. Not built yet, and refused (0A000): mode outdated, query, publish together, cascade. Errors: BF012 for a bound off the grid with the nearest ones in the HINT, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_explain(plan_id bigint) RETURNS SETOF text
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
@@ -58,3 +58,38 @@ CREATE FUNCTION backfill_cancel(plan_id bigint, reason text, OUT windows_freed b
 REVOKE ALL ON FUNCTION backfill_cancel(bigint, text) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_cancel(bigint, text) IS
 'Cancels a plan in time that does not depend on its size, waiting for no worker. Its windows can be planned again at once; its leases are revoked, and a transaction that writes under one cannot commit (BF002). still_writing lists the backends that hold such a transaction open. Errors: 55000 for a plan that has ended, 22023 without a reason, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_pause(plan_id bigint, reason text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_pause_wrapper';
+REVOKE ALL ON FUNCTION backfill_pause(bigint, text) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_pause(bigint, text) IS
+'Stops the plan from the next claim on; leases that are held go on. Answers paused or unchanged. Errors: 55000 for a draft or a cancelled plan, 22023 without a reason, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_resume(plan_id bigint) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_resume_wrapper';
+REVOKE ALL ON FUNCTION backfill_resume(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_resume(bigint) IS
+'Lets a plan go on that was paused by a person, by its canary or by a failure (on_failure => ''stop''). Answers resumed or unchanged. Errors: 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_retry(plan_id bigint) RETURNS bigint
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_retry_wrapper';
+REVOKE ALL ON FUNCTION backfill_retry(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_retry(bigint) IS
+'Runs the windows again that failed or were refused in the plan, exactly those, with a new count of attempts, and answers how many. The plan owns them again. Errors: BF009 where another plan owns one or it is leased, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_adjust(plan_id bigint, concurrency int DEFAULT NULL, priority int DEFAULT NULL) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_adjust_wrapper';
+REVOKE ALL ON FUNCTION backfill_adjust(bigint, int, int) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_adjust(bigint, int, int) IS
+'Changes how many windows of the plan run at once (1 to 10000) and its priority, from the next claim on; NULL leaves one as it is. A lower concurrency ends nothing. Answers what holds now, or unchanged. Errors: 22023, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_extend(plan_id bigint) RETURNS bigint
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_extend_wrapper';
+REVOKE ALL ON FUNCTION backfill_extend(bigint) FROM PUBLIC;
+COMMENT ON FUNCTION backfill_extend(bigint) IS
+'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: BF004 where the code version moved, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';

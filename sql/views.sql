@@ -16,7 +16,7 @@ COMMENT ON VIEW backfill.readable_data IS 'Pipelines that the current user may r
 CREATE VIEW backfill.pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, p.owner, p.cadence, p.start_at, p.time_zone, p.target, p.slice_column, p.query,
        p.code_version, o.name AS pool, p.max_active, p.backlog, p.catchup, p.delay, p.lease_for, p.max_attempts,
-       p.retry_delay, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.description,
+       p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.description,
        p.active_since, p.paused_at, p.paused_by, p.pause_reason, p.created_at, p.created_by, p.changed_at, p.changed_by
 FROM backfill.readable_data v
 JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id
@@ -49,7 +49,8 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(p.cadence, p.start_local
        r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, p.target, p.target AS write_to,
        'each'::text AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
        r.worker, r.role, r.started_at, r.beat_at, r.progress
-FROM backfill.run_void_data r
+FROM backfill.open_run_data open
+JOIN backfill.run_void_data r ON r.token = open.token
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
 LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
@@ -58,41 +59,31 @@ WHERE r.ended_at IS NULL AND r.void_reason IS NULL;
 COMMENT ON VIEW backfill.leases IS 'Open leases. One past expires_at may go on while nobody has taken it over.';
 
 CREATE VIEW backfill.plans WITH (security_barrier) AS
-SELECT pl.plan_id, v.name AS pipeline,
-       CASE WHEN pl.state <> 'approved' THEN pl.state
-            WHEN n.ended + skipped.windows >= pl.windows THEN CASE WHEN n.failed > 0 THEN 'partial' ELSE 'completed' END
-            WHEN n.started > 0 THEN 'running'
-            ELSE 'approved' END AS state,
+SELECT pl.plan_id, v.name AS pipeline, n.state,
        pl.windows, pl.range_start, pl.range_end, pl.reason, pl.ordering, pl.concurrency, o.name AS pool, pl.priority,
-       pl.code_version, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
-       n.done, n.failed, n.running, skipped.windows AS skipped,
-       pl.created_by, pl.created_at, pl.approved_by, pl.approved_at, pl.cancelled_by, pl.cancelled_at, pl.cancel_reason
+       pl.canary, pl.on_failure, pl.code_version, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
+       n.done, n.failed, n.running, n.skipped,
+       pl.created_by, pl.created_at, CASE WHEN pl.state = 'draft' THEN pl.expires_at END AS expires_at,
+       pl.approved_by, pl.approved_at,
+       CASE WHEN n.state = 'paused' THEN COALESCE(pl.paused_by, CASE WHEN n.stopped_by IS NOT NULL THEN 'on_failure' ELSE 'canary' END) END AS paused_by,
+       CASE WHEN n.state = 'paused' THEN pl.paused_at END AS paused_at,
+       CASE WHEN n.state = 'paused' THEN COALESCE(
+           pl.pause_reason,
+           'token ' OPERATOR(pg_catalog.||) n.stopped_by OPERATOR(pg_catalog.||) ' failed for good',
+           pg_catalog.format('the first %s windows have run', pl.canary)) END AS pause_reason,
+       pl.cancelled_by, pl.cancelled_at, pl.cancel_reason
 FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
 JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
-CROSS JOIN LATERAL (
-    SELECT pg_catalog.count(*) FILTER (WHERE r.outcome = 'done' AND NOT r.skipped) AS done,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'expired', 'refused') AND NOT r.requeued AND NOT r.skipped) AS failed,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL AND NOT r.skipped AND pl.state = 'approved') AS running,
-           pg_catalog.count(*) AS started,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped) AS ended
-    FROM (
-        SELECT DISTINCT ON (r.seq) r.outcome,
-               EXISTS (SELECT FROM backfill.requeue_data q
-                       WHERE q.pipeline_id = r.pipeline_id AND q.plan_id = r.plan_id AND q.window_start = r.window_start) AS requeued,
-               EXISTS (SELECT FROM backfill.mark_data m
-                       WHERE m.pipeline_id = r.pipeline_id AND m.window_start = r.window_start AND m.mark = 'skipped') AS skipped
-        FROM backfill.run_data r
-        WHERE r.plan_id = pl.plan_id AND r.plan_id > 0
-        ORDER BY r.seq, r.turn DESC
-    ) r
-) n
-CROSS JOIN LATERAL (
-    SELECT pg_catalog.count(*) AS windows FROM backfill.plan_window_data w
-    JOIN backfill.mark_data m ON m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped'
-    WHERE w.plan_id = pl.plan_id
-) skipped;
-COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, completed, partial (some windows failed or were refused), cancelled.';
+JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id;
+COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), completed, partial (some windows failed or were refused), cancelled.';
+
+CREATE VIEW backfill.plan_events WITH (security_barrier) AS
+SELECT e.plan_id, v.name AS pipeline, e.happened_at, e.who, e.what, e.why
+FROM backfill.plan_event_data e
+JOIN backfill.plan_data pl ON pl.plan_id = e.plan_id
+JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id;
+COMMENT ON VIEW backfill.plan_events IS 'Every decision about a plan: who, when, what and why.';
 
 CREATE VIEW backfill.plan_declined WITH (security_barrier) AS
 SELECT d.plan_id, v.name AS pipeline, d.range_start, d.range_end, d.windows, d.reason
@@ -150,15 +141,16 @@ COMMENT ON VIEW backfill.missed IS 'Windows that are due, did not run, and start
 -- Readable by all: what a pool holds is a number.
 CREATE VIEW backfill.pools WITH (security_barrier) AS
 SELECT o.name AS pool, o.slots,
-       (SELECT pg_catalog.count(*) FROM backfill.run_void_data r
-        WHERE r.pool_id = o.pool_id AND r.ended_at IS NULL AND r.void_reason IS NULL) AS in_use
+       (SELECT pg_catalog.count(*) FROM backfill.open_run_data open JOIN backfill.run_void_data r ON r.token = open.token
+        WHERE open.pool_id = o.pool_id AND r.void_reason IS NULL) AS in_use,
+       o.paused_at IS NOT NULL AS paused, o.paused_by, o.paused_at, o.pause_reason
 FROM (
-    SELECT pool_id, name, slots FROM backfill.pool_data
+    SELECT pool_id, name, slots, paused_by, paused_at, pause_reason FROM backfill.pool_data WHERE dropped_at IS NULL
     UNION ALL
-    SELECT NULL, b.name, b.slots FROM (VALUES ('live', 8), ('backfill', 2)) b (name, slots)
-    WHERE NOT EXISTS (SELECT FROM backfill.pool_data d WHERE d.name = b.name)
+    SELECT NULL, b.name, b.slots, NULL, NULL, NULL FROM (VALUES ('live', 8), ('backfill', 2)) b (name, slots)
+    WHERE NOT EXISTS (SELECT FROM backfill.pool_data d WHERE d.name = b.name AND d.dropped_at IS NULL)
 ) o;
-COMMENT ON VIEW backfill.pools IS 'Pools with their slots and how many leases they hold.';
+COMMENT ON VIEW backfill.pools IS 'Pools with their slots, how many leases they hold, how many windows wait for one, and who paused them and why.';
 
 CREATE VIEW backfill.workers WITH (security_barrier) AS
 SELECT r.worker, r.role, pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL) AS open,
@@ -169,5 +161,5 @@ FROM backfill.runs r GROUP BY r.worker, r.role;
 COMMENT ON VIEW backfill.workers IS 'Workers by the name that they claimed with.';
 
 GRANT SELECT ON backfill.pipelines, backfill.windows, backfill.runs, backfill.leases, backfill.plans,
-    backfill.plan_declined, backfill.slice_history, backfill.slices, backfill.versions, backfill.version_mix,
+    backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions, backfill.version_mix,
     backfill.missed, backfill.pools, backfill.workers TO PUBLIC;

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 34] = [
+pub const CALLS: [Call; 42] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -68,6 +68,11 @@ pub const CALLS: [Call; 34] = [
     ),
     call("backfill_approve", Level::Operate, "SELECT backfill_approve({plan}, 2)"),
     call("backfill_cancel", Level::Operate, "SELECT * FROM backfill_cancel({plan}, 'why')"),
+    call("backfill_pause", Level::Operate, "SELECT backfill_pause(1, 'why')"),
+    call("backfill_resume", Level::Operate, "SELECT backfill_resume(1)"),
+    call("backfill_retry", Level::Operate, "SELECT backfill_retry(1)"),
+    call("backfill_adjust", Level::Operate, "SELECT backfill_adjust(1, 1)"),
+    call("backfill_extend", Level::Operate, "SELECT backfill_extend(1)"),
     call("window_skip", Level::Operate, "SELECT window_skip('clicks', '2024-04-01', '2024-04-02', 'why')"),
     call("pipeline_pause", Level::Operate, "SELECT pipeline_pause('clicks', 'why')"),
     call("pipeline_resume", Level::Operate, "SELECT * FROM pipeline_resume('clicks')"),
@@ -77,6 +82,9 @@ pub const CALLS: [Call; 34] = [
     call("pipeline_revoke", Level::Owner, "SELECT pipeline_revoke('clicks', 'postgres')"),
     call("pipeline_drop", Level::Owner, "SELECT pipeline_drop('clicks')"),
     call("pool_define", Level::Superuser, "SELECT pool_define('live', 9)"),
+    call("pool_pause", Level::Superuser, "SELECT pool_pause('live', 'why')"),
+    call("pool_resume", Level::Superuser, "SELECT pool_resume('live')"),
+    call("pool_drop", Level::Superuser, "SELECT pool_drop('spare')"),
     call("backfill_new_epoch", Level::Superuser, "SELECT backfill_new_epoch('why')"),
 ];
 
@@ -102,6 +110,7 @@ impl World {
                                     query => 'SELECT $1, current_user::text');
              RESET ROLE;
              SELECT pool_define('backfill', 8);
+             SELECT pool_define('spare', 1);
              SELECT backfill_plan('clicks', '2024-01-01', '2024-02-01', 'history', expect => 31)"
         ));
         let plan =

@@ -6,6 +6,8 @@ mod expiry;
 mod isolation;
 mod order;
 mod patience;
+mod pools;
+mod sequence;
 mod storm;
 mod tokens;
 

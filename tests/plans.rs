@@ -2,6 +2,7 @@
 
 mod approving;
 mod cancelling;
+mod living;
 mod owning;
 mod proposing;
 

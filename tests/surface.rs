@@ -7,7 +7,12 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 25] = [
+const ROUTINES: [(&str, &str, &str); 33] = [
+    (
+        "backfill_adjust",
+        "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
+        "text",
+    ),
     ("backfill_approve", "plan_id bigint, windows bigint", "text"),
     (
         "backfill_cancel",
@@ -21,6 +26,7 @@ const ROUTINES: [(&str, &str, &str); 25] = [
         "SETOF backfill.lease",
     ),
     ("backfill_explain", "plan_id bigint", "SETOF text"),
+    ("backfill_extend", "plan_id bigint", "bigint"),
     (
         "backfill_fail",
         "token bigint, error text, retry boolean DEFAULT true, sqlstate text DEFAULT NULL",
@@ -33,6 +39,7 @@ const ROUTINES: [(&str, &str, &str); 25] = [
     ),
     ("backfill_heartbeat", "token bigint, progress jsonb DEFAULT NULL", "timestamp with time zone"),
     ("backfill_new_epoch", "reason text", "bigint"),
+    ("backfill_pause", "plan_id bigint, reason text", "text"),
     (
         "backfill_plan",
         "pipeline text, since backfill.bound, until backfill.bound, reason text, mode text DEFAULT 'all', \
@@ -45,6 +52,8 @@ const ROUTINES: [(&str, &str, &str); 25] = [
         "backfill.plan_summary",
     ),
     ("backfill_release", "token bigint", "text"),
+    ("backfill_resume", "plan_id bigint", "text"),
+    ("backfill_retry", "plan_id bigint", "bigint"),
     ("backfill_stage", "token bigint", "regclass"),
     (
         "backfill_work",
@@ -85,6 +94,9 @@ const ROUTINES: [(&str, &str, &str); 25] = [
          published_at timestamp with time zone, why text)",
     ),
     ("pool_define", "pool text, slots integer", "text"),
+    ("pool_drop", "pool text", "text"),
+    ("pool_pause", "pool text, reason text, revoke boolean DEFAULT false", "text"),
+    ("pool_resume", "pool text", "text"),
     (
         "replace_partition",
         "token bigint, query text DEFAULT NULL, staging regclass DEFAULT NULL, strategy text DEFAULT 'auto', \
@@ -115,7 +127,7 @@ const COLUMNS: [(&str, &str); 15] = [
         "plans",
         "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, done, failed, running",
     ),
-    ("pools", "pool, slots, in_use"),
+    ("pools", "pool, slots, in_use, paused"),
     ("quarantine", "token, pipeline, window_key, reason"),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (

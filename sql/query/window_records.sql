@@ -1,8 +1,9 @@
 -- Everything that the ledger holds of the windows of one pipeline ($1) that start in [$2, $3): the newest run,
--- the slice, a place in the queue, the plan that owns the window, and a skip.
+-- the slice, a place in the queue, the plan that owns the window, a skip, and the token of the
+-- newest slice that is not what was there before.
 WITH runs AS (
     SELECT r.token, r.pipeline_id, r.plan_id, r.window_start, r.turn, r.attempt, r.worker, r.code_version, r.rows,
-           r.error, r.ended_at, r.outcome, r.lease_until,
+           r.error, r.ended_at, r.outcome, r.lease_until, r.digest,
            CASE WHEN r.ended_at IS NULL THEN r.void_reason END AS void_reason
     FROM backfill.run_void_data r
     WHERE r.pipeline_id = $1 AND r.window_start >= $2 AND r.window_start < $3
@@ -10,6 +11,15 @@ WITH runs AS (
     SELECT DISTINCT ON (window_start) * FROM runs ORDER BY window_start, turn DESC
 ), slice AS (
     SELECT DISTINCT ON (window_start) * FROM runs WHERE outcome = 'done' ORDER BY window_start, turn DESC
+), changed AS (
+    SELECT d.window_start, pg_catalog.max(d.token) AS token
+    FROM (
+        SELECT window_start, token, digest,
+               pg_catalog.lag(digest) OVER (PARTITION BY window_start ORDER BY turn) AS before
+        FROM runs WHERE outcome = 'done'
+    ) d
+    WHERE d.digest IS NULL OR d.digest IS DISTINCT FROM d.before
+    GROUP BY d.window_start
 ), owned AS (
     SELECT o.window_start, o.plan_id FROM backfill.owned_data o
     WHERE o.pipeline_id = $1 AND o.window_start >= $2 AND o.window_start < $3
@@ -25,10 +35,11 @@ SELECT k.window_start, n.token, n.plan_id, n.attempt, n.outcome,
        n.worker, n.error, n.lease_until,
        q.window_start IS NOT NULL, CASE WHEN q.rank = 1 THEN q.due_at END,
        s.token, s.code_version, s.rows, s.ended_at,
-       o.plan_id, m.reason
+       o.plan_id, m.reason, c.token
 FROM keys k
 LEFT JOIN newest n ON n.window_start = k.window_start
 LEFT JOIN slice s ON s.window_start = k.window_start
+LEFT JOIN changed c ON c.window_start = k.window_start
 LEFT JOIN owned o ON o.window_start = k.window_start
 LEFT JOIN skipped m ON m.window_start = k.window_start
 LEFT JOIN backfill.requeue_data q

@@ -63,7 +63,7 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
         },
         String::new(),
         "2. Does window N depend on window N-1?".to_owned(),
-        format!("   no: the windows run {}, {} at a time", plan.ordering.replace('_', " "), plan.concurrency),
+        order_text(&pipeline, &plan),
         format!(
             "   in sequence {}, side by side {}: the price of ordering is {}",
             field("sequential"),
@@ -114,6 +114,23 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
         page.push(format!("Approve: SELECT backfill_approve({plan_id}, {});", plan.windows));
     }
     Ok(page)
+}
+
+fn order_text(pipeline: &Pipeline, plan: &Plan) -> String {
+    let order = plan.ordering.replace('_', " ");
+    if !pipeline.depends_on_past {
+        return format!("   no: the windows run {order}, {} at a time", plan.concurrency);
+    }
+    let stale = &plan.estimate["becomes_stale"];
+    let behind = match stale["windows"].as_i64().unwrap_or(0) {
+        0 => "no slice lies behind the last one".to_owned(),
+        n => format!(
+            "{n} slice(s) behind the last one become stale where it changes, {} to {}",
+            stale["oldest"].as_str().unwrap_or_default(),
+            stale["newest"].as_str().unwrap_or_default()
+        ),
+    };
+    format!("   yes: the windows run one after the other, each once the one before it is done; {behind}")
 }
 
 fn holding_text(estimate: &Value) -> String {

@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::claim::{self, Grant, Wish};
 use crate::ledger::requeue::{self, Place};
 use crate::ledger::run::{self, Ending, Run};
-use crate::ledger::{pool, window};
+use crate::ledger::{pool, stop, window};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, random, role, session, spi};
 use pgrx::JsonB;
@@ -251,11 +251,9 @@ fn fail(token: i64, error: Option<String>, retry: bool, sqlstate: Option<String>
     let outcome = if refused { "refused" } else { "failed" };
     end(&run, outcome, Some(reason), sqlstate.as_deref())?;
     crate::api::slice::quarantine(token, reason, sqlstate.as_deref())?;
-    if refused {
-        return Ok("refused".to_owned());
-    }
-    if !retry || run.attempt >= run.pipeline.max_attempts {
-        return Ok("failed".to_owned());
+    if refused || !retry || run.attempt >= run.pipeline.max_attempts {
+        role::as_ledger(|| stop::note(run.plan_id, token));
+        return Ok(outcome.to_owned());
     }
     let first = run.pipeline.retry_delay.approximate_micros();
     let wait = retry::delay(first, run.attempt, random::unit());

@@ -4,6 +4,7 @@ pub mod explain;
 pub mod lease;
 pub mod pipeline;
 pub mod plan;
+pub mod plan_life;
 pub mod pool;
 pub mod slice;
 pub mod window;

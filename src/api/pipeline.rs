@@ -5,7 +5,7 @@ use crate::domain::cadence::Cadence;
 use crate::domain::calendar::Grid;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::{Request, ranges_of};
+use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
 use crate::ledger::{pool, version};
@@ -52,9 +52,8 @@ const SETTINGS: Signature = &[
 const GRID: [&str; 3] = ["cadence", "start_at", "time_zone"];
 
 /// Settings that the contract names and a later release builds, with the value that asks for nothing.
-fn not_built() -> [(&'static str, Value); 5] {
+fn not_built() -> [(&'static str, Value); 4] {
     [
-        ("depends_on_past", json!(false)),
         ("on_mixture", json!("warn")),
         ("on_impure", json!("warn")),
         ("keep_previous", Value::Null),
@@ -161,12 +160,13 @@ struct Checked {
     cost_per_hour: Option<AnyNumeric>,
     max_shrink: f32,
     description: Option<String>,
+    depends_on_past: bool,
 }
 
 /// PostgreSQL reads the texts as the types of the settings.
 const TYPED: &str = "SELECT s.cadence, s.delay, s.lease_for, s.run_timeout, s.retry_delay, s.source_retention,
         s.expected_duration, s.backlog, s.catchup, s.max_active, s.max_attempts, s.max_shrink, s.cost_per_hour,
-        s.target, s.slice_column::pg_catalog.text
+        s.target, s.slice_column::pg_catalog.text, s.depends_on_past
     FROM pg_catalog.jsonb_populate_record(NULL::backfill.pipeline_settings, $1) s";
 
 fn check(settings: &Map<String, Value>) -> Result<Checked> {
@@ -195,6 +195,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             row.get::<AnyNumeric>(13),
             row.get::<pg_sys::Oid>(14),
             row.get::<String>(15),
+            row.get::<bool>(16),
         )
     })
     .expect("one row");
@@ -205,6 +206,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         cost,
         relation,
         column,
+        depends_on_past,
     ) = typed;
     let required = |name: &str| {
         invalid(
@@ -269,6 +271,14 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             "0.5 refuses a slice that loses more than half of its rows.",
         )
     })?;
+    let depends_on_past = depends_on_past.unwrap_or(false);
+    if depends_on_past && max_active.is_some_and(|n| n > 1) {
+        return Err(invalid(
+            "max_active must be 1 where windows depend on the past",
+            "Each window is a function of the one before it, so that only one can run at a time.",
+            "Leave max_active out.",
+        ));
+    }
     target::check(relation, column.as_deref(), &grid, query.is_some())?;
     Ok(Checked {
         cadence,
@@ -291,6 +301,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         cost_per_hour: cost,
         max_shrink,
         description: text("description"),
+        depends_on_past,
     })
 }
 
@@ -298,20 +309,20 @@ macro_rules! setting_columns {
     () => {
         "cadence, start_local, start_at, time_zone, target, slice_column, query, query_path, \
          code_version, backlog, catchup, delay, pool_id, max_active, lease_for, run_timeout, max_attempts, \
-         retry_delay, source_retention, expected_duration, cost_per_hour, max_shrink, description"
+         retry_delay, source_retention, expected_duration, cost_per_hour, max_shrink, description, depends_on_past"
     };
 }
 const INSERT: &str = concat!(
     "INSERT INTO backfill.pipeline_data (name, owner, created_by, active_since, ",
     setting_columns!(),
     ") VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25) RETURNING pipeline_id"
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) RETURNING pipeline_id"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22, $23, $24, $25) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) WHERE pipeline_id = $1"
 );
 
 impl Checked {
@@ -351,6 +362,7 @@ impl Checked {
             self.cost_per_hour.clone().into(),
             self.max_shrink.into(),
             self.description.as_deref().into(),
+            self.depends_on_past.into(),
         ];
         spi::first(sql, &args, |row| row.at(1))
     }
@@ -492,7 +504,8 @@ const RESUME: &str = "UPDATE backfill.pipeline_data
 const REPLACE_DRAFT: &str = "UPDATE backfill.plan_data
     SET state = 'cancelled', cancelled_by = $2, cancelled_at = pg_catalog.clock_timestamp(),
         cancel_reason = 'replaced by a newer draft of pipeline_resume'
-    WHERE pipeline_id = $1 AND state = 'draft' AND origin = 'resume'";
+    WHERE pipeline_id = $1 AND state = 'draft' AND origin = 'resume'
+    RETURNING plan_id";
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
@@ -516,11 +529,14 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     session::require_writable()?;
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
     let caller = role::name(role::caller());
-    role::as_ledger(|| {
+    let replaced = role::as_ledger(|| {
         spi::run(RESUME, &[pipeline.id.into()]);
-        spi::run(REPLACE_DRAFT, &[pipeline.id.into(), caller.as_str().into()]);
         spi::notify(&pipeline.name);
+        spi::query(REPLACE_DRAFT, &[pipeline.id.into(), caller.as_str().into()], |row| row.at::<i64>(1))
     });
+    for plan_id in replaced {
+        plan::note(plan_id, "cancelled", Some("replaced by a newer draft of pipeline_resume"));
+    }
     let pipeline = Pipeline::by_id(pipeline.id);
     let now = datum::clock();
     let missed = window::missed(Reading::Deciding, &pipeline, now)?;
@@ -529,6 +545,9 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     };
     let mut request = Map::new();
     request.insert("mode".to_owned(), json!("missing"));
+    if pipeline.depends_on_past {
+        request.insert("ordering".to_owned(), json!("sequential"));
+    }
     request.insert("reason".to_owned(), json!("missed while the pipeline was not active"));
     let positions = ranges_of(missed.iter().map(|seen| seen.window.position));
     request.insert("positions".to_owned(), json!(positions));

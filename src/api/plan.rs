@@ -5,10 +5,10 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::permit::{self, Cap};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::{Declined, Frozen, Plan, Request, Selection, select};
+use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::window::{Reading, require_reason};
-use crate::ledger::{pool, price, version};
+use crate::ledger::window::{Reading, Seen, require_reason};
+use crate::ledger::{pool, price, sequence, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, role, session, settings, spi};
@@ -100,8 +100,8 @@ fn plan(mut arguments: Map<String, Value>) -> Result<Summary> {
 const INSERT: &str = "INSERT INTO backfill.plan_data
         (pipeline_id, origin, request, reason, ordering, concurrency, pool_id, priority, code_version, effects,
          params, allow_shrink, as_of, windows, range_start, range_end, member_ranges, member_states, member_tokens,
-         estimate, created_by)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+         estimate, created_by, canary, on_failure)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
     RETURNING plan_id";
 
 const INSERT_DECLINED: &str = "INSERT INTO backfill.plan_declined_data (plan_id, range_start, range_end, windows, reason)
@@ -117,11 +117,18 @@ pub fn propose(
     origin: &str,
 ) -> Result<Summary> {
     let as_of = datum::clock();
+    request.require_order_of(pipeline)?;
     let (pool_id, slots) = pool::refer(&request.pool)?;
-    let concurrency = request.concurrency.unwrap_or(slots.max(1));
+    let concurrency = match request.ordering {
+        Ordering::Sequential => 1,
+        _ => request.concurrency.unwrap_or(slots.max(1)),
+    };
     let code_version = frozen_version(pipeline, request)?;
     let selection = select(pipeline, request, as_of)?;
-    let estimate = price::estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
+    let mut estimate = price::estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
+    if let (true, Some(last)) = (pipeline.depends_on_past, selection.members.last()) {
+        estimate["becomes_stale"] = sequence::becomes_stale(pipeline, last.window.position, as_of)?;
+    }
     let mut summary = Summary {
         plan_id: None,
         pipeline: pipeline.name.clone(),
@@ -142,7 +149,7 @@ pub fn propose(
         origin.into(),
         JsonB(Value::Object(stored)).into(),
         request.reason.as_str().into(),
-        request.ordering().into(),
+        request.ordering.name().into(),
         concurrency.into(),
         pool_id.into(),
         request.priority.into(),
@@ -159,6 +166,8 @@ pub fn propose(
         frozen.tokens.into(),
         JsonB(estimate).into(),
         created_by.as_str().into(),
+        request.canary.into(),
+        (if request.stops_on_failure { "stop" } else { "continue" }).into(),
     ];
     let plan_id: i64 = role::as_ledger(|| {
         let plan_id: i64 =
@@ -166,12 +175,13 @@ pub fn propose(
         store_declined(plan_id, &selection.declined);
         plan_id
     });
+    plan::note(plan_id, "drafted", Some(&request.reason));
     summary.plan_id = Some(plan_id);
     summary.state = Some("draft");
     Ok(summary)
 }
 
-fn store_declined(plan_id: i64, declined: &[Declined]) {
+pub fn store_declined(plan_id: i64, declined: &[Declined]) {
     let args = [
         plan_id.into(),
         declined.iter().map(|d| d.start).collect::<Vec<Instant>>().into(),
@@ -184,7 +194,7 @@ fn store_declined(plan_id: i64, declined: &[Declined]) {
 
 /// The version that every run of the plan will carry: for a SQL pipeline its fingerprint now, else the one
 /// that the plan, or the pipeline, is pinned to.
-fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<String>> {
+pub fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<String>> {
     if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
         if request.code_version.is_some() {
             return Err(Error::new(
@@ -228,7 +238,7 @@ const APPROVE: &str = "UPDATE backfill.plan_data
     WHERE plan_id = $1";
 
 const INSERT_WINDOWS: &str = "INSERT INTO backfill.plan_window_data (plan_id, seq, pipeline_id, window_start, window_end)
-    SELECT $1, w.seq, $2, w.window_start, w.window_end
+    SELECT $1, $5 + w.seq, $2, w.window_start, w.window_end
     FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4)) WITH ORDINALITY AS w (window_start, window_end, seq)";
 
 const FROZEN: &str =
@@ -238,6 +248,11 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
     session::require_writable()?;
     let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Approve { pipeline })?;
     require_state(&plan, &["draft"], "approved")?;
+    if plan.expired {
+        return Err(Error::new(Code::OutOfDate, format!("the draft of plan {plan_id} has expired"))
+            .detail("A draft can be approved for 7 days: its price and its list are of when it was made.")
+            .hint("Make a new plan with SELECT * FROM backfill_plan(...) and approve that."));
+    }
     if windows != plan.windows {
         return Err(Error::new(
             Code::Unconfirmed,
@@ -250,29 +265,37 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
         )));
     }
     let request = Request::read(&plan.request)?;
+    request.require_order_of(&pipeline)?;
     let selection = select(&pipeline, &request, plan.as_of)?;
     revalidate(&pipeline, &plan, &request, &selection)?;
     let mut members = selection.members;
-    if request.newest_first {
+    if request.ordering == Ordering::NewestFirst {
         members.reverse();
     }
     let approved_by = role::name(role::caller());
     role::as_ledger(|| {
-        let args = [
-            plan_id.into(),
-            pipeline.id.into(),
-            members.iter().map(|m| m.window.start).collect::<Vec<Instant>>().into(),
-            members.iter().map(|m| m.window.end).collect::<Vec<Instant>>().into(),
-        ];
-        spi::run_bulk(INSERT_WINDOWS, &args);
+        append(plan_id, &pipeline, 0, &members);
         spi::run(APPROVE, &[plan_id.into(), approved_by.as_str().into()]);
         spi::notify(&plan_id.to_string());
     });
+    plan::note(plan_id, "approved", None);
     Ok("approved".to_owned())
 }
 
+/// Writes the windows into the plan's list, behind the place `after`.
+pub fn append(plan_id: i64, pipeline: &Pipeline, after: i64, members: &[Seen]) {
+    let args = [
+        plan_id.into(),
+        pipeline.id.into(),
+        members.iter().map(|m| m.window.start).collect::<Vec<Instant>>().into(),
+        members.iter().map(|m| m.window.end).collect::<Vec<Instant>>().into(),
+        after.into(),
+    ];
+    spi::run_bulk(INSERT_WINDOWS, &args);
+}
+
 /// The plan and its pipeline, locked for a decision that the caller may make.
-fn for_decision(plan_id: i64, key: fn(i64) -> Key) -> Result<(Pipeline, Plan)> {
+pub fn for_decision(plan_id: i64, key: fn(i64) -> Key) -> Result<(Pipeline, Plan)> {
     let plan = Plan::read(Reading::Deciding, plan_id)?;
     let pipeline = Pipeline::by_id(plan.pipeline_id);
     rights::require(&pipeline, Level::Operate)?;
@@ -286,7 +309,7 @@ fn for_decision(plan_id: i64, key: fn(i64) -> Key) -> Result<(Pipeline, Plan)> {
     Ok((pipeline, plan))
 }
 
-fn require_state(plan: &Plan, states: &[&str], wanted: &str) -> Result<()> {
+pub fn require_state(plan: &Plan, states: &[&str], wanted: &str) -> Result<()> {
     if states.contains(&plan.state.as_str()) {
         return Ok(());
     }
@@ -378,19 +401,7 @@ const CANCEL: &str = "UPDATE backfill.plan_data
     SET state = 'cancelled', cancelled_by = $2, cancelled_at = pg_catalog.clock_timestamp(), cancel_reason = $3
     WHERE plan_id = $1";
 
-/// Places of the list behind the highest that was reached, those that the queue names, and the holes. In time
-/// that does not depend on the size of the plan.
-const FREED: &str = "SELECT
-    CASE WHEN EXISTS (SELECT FROM backfill.plan_cursor_data c WHERE c.plan_id = $1) THEN 0
-         ELSE $3 - COALESCE((SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = $1 AND r.in_order
-                             ORDER BY r.seq DESC LIMIT 1), 0)
-    END
-    + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q WHERE q.pipeline_id = $2 AND q.plan_id = $1)
-    + (SELECT pg_catalog.count(*) FROM backfill.plan_hole_data o
-       JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
-       WHERE o.plan_id = $1
-         AND NOT EXISTS (SELECT FROM backfill.run_data own
-                         WHERE own.pipeline_id = $2 AND own.window_start = w.window_start AND own.plan_id = $1))";
+const WAITING: &str = "SELECT windows FROM backfill.plan_waiting_data WHERE plan_id = $1";
 
 /// Who has written the row of a lease and not ended its transaction yet.
 const WRITERS: &str =
@@ -415,7 +426,7 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
     session::require_writable()?;
     let reason = require_reason(reason)?;
     let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Gate { pipeline })?;
-    require_state(&plan, &["draft", "approved"], "cancelled")?;
+    require_state(&plan, &["draft", "approved", "paused"], "cancelled")?;
     let cancelled_by = role::name(role::caller());
     role::as_ledger(|| {
         let cap = Cap::Limit { pipeline: pipeline.id, plan: plan_id };
@@ -427,11 +438,10 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
         let freed: i64 = if plan.state == "draft" {
             0
         } else {
-            spi::first(FREED, &[plan_id.into(), pipeline.id.into(), plan.windows.into()], |row| row.at(1))
-                .unwrap_or(0)
+            spi::first(WAITING, &[plan_id.into()], |row| row.at(1)).unwrap_or(0)
         };
         let revoked = held.len() as i64;
-        if plan.state == "approved" && freed + revoked == 0 {
+        if plan.state != "draft" && freed + revoked == 0 {
             return Err(Error::new(Code::NotInState, format!("plan {plan_id} cannot be cancelled"))
                 .detail("It has ended: every window of it has.")
                 .hint("SELECT * FROM backfill.plans shows how."));
@@ -441,4 +451,5 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
         spi::run(CANCEL, &args);
         Ok((freed + revoked, revoked, writing))
     })
+    .inspect(|_| plan::note(plan_id, "cancelled", Some(&reason)))
 }

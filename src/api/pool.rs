@@ -1,13 +1,15 @@
-//! `pool_define`.
+//! Pools: how many windows may run at once, and the brake.
 
 use crate::error::{Code, Error, Result, answer};
-use crate::postgres::{role, session, spi};
+use crate::ledger::pool;
+use crate::ledger::window::require_reason;
+use crate::postgres::{lock, lock::Key, role, session, spi};
 use pgrx::prelude::*;
 
 const DEFINE: &str = "INSERT INTO backfill.pool_data (name, slots, created_by) VALUES ($1, $2, $3)
-    ON CONFLICT (name) DO UPDATE SET slots = excluded.slots";
+    ON CONFLICT (name) WHERE dropped_at IS NULL DO UPDATE SET slots = excluded.slots";
 
-const SLOTS: &str = "SELECT slots FROM backfill.pool_data WHERE name = $1";
+const SLOTS: &str = "SELECT slots FROM backfill.pool_data WHERE name = $1 AND dropped_at IS NULL";
 
 #[pg_extern(sql = false)]
 fn pool_define(pool: Option<String>, slots: Option<i32>) -> String {
@@ -36,4 +38,94 @@ fn define(pool: Option<String>, slots: Option<i32>) -> Result<String> {
         spi::run(DEFINE, &[name.as_str().into(), slots.into(), caller.as_str().into()]);
         before.map_or("created".to_owned(), |before| format!("changed: slots {before} -> {slots}"))
     }))
+}
+
+/// `revoking` takes effect with the pause; see the table.
+const PAUSE: &str = "UPDATE backfill.pool_data
+    SET paused_at = COALESCE(paused_at, pg_catalog.clock_timestamp()), paused_by = $2, pause_reason = $3,
+        revoking = revoking OR $4
+    WHERE pool_id = $1 AND (paused_at IS NULL OR $4 AND NOT revoking)";
+
+#[pg_extern(sql = false)]
+fn pool_pause(pool: Option<String>, reason: Option<String>, revoke: Option<bool>) -> String {
+    answer(pause(pool, reason, revoke.unwrap_or(false)))
+}
+
+fn pause(pool: Option<String>, reason: Option<String>, revoke: bool) -> Result<String> {
+    session::require_writable()?;
+    role::require_superuser("pool_pause")?;
+    let reason = require_reason(reason)?;
+    let (pool_id, _) = pool::refer(&pool.unwrap_or_default())?;
+    let caller = role::name(role::caller());
+    let changed = role::as_ledger(|| {
+        // A transaction that is at its COMMIT passes first, or sees the pause.
+        lock::exclusive(Key::PoolGate { pool: pool_id });
+        spi::run(PAUSE, &[pool_id.into(), caller.as_str().into(), reason.as_str().into(), revoke.into()])
+    });
+    Ok(if changed == 0 { "unchanged" } else { "paused" }.to_owned())
+}
+
+const RESUME: &str = "UPDATE backfill.pool_data
+    SET paused_at = NULL, paused_by = NULL, pause_reason = NULL, revoking = false,
+        revoked_to = CASE WHEN revoking THEN (SELECT last_value FROM backfill.token_seq) ELSE revoked_to END
+    WHERE pool_id = $1 AND paused_at IS NOT NULL";
+
+#[pg_extern(sql = false)]
+fn pool_resume(pool: Option<String>) -> String {
+    answer(resume(pool))
+}
+
+fn resume(pool: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    role::require_superuser("pool_resume")?;
+    let name = pool.unwrap_or_default();
+    let (pool_id, _) = pool::refer(&name)?;
+    let changed = role::as_ledger(|| {
+        let changed = spi::run(RESUME, &[pool_id.into()]);
+        spi::notify(&name);
+        changed
+    });
+    Ok(if changed == 0 { "unchanged" } else { "resumed" }.to_owned())
+}
+
+/// Held against those who are about to refer to the pool.
+const LOCK: &str = "SELECT 1 FROM backfill.pool_data WHERE pool_id = $1 AND dropped_at IS NULL FOR UPDATE";
+
+const USERS: &str = "SELECT pg_catalog.format('pipeline \"%s\"', p.name) FROM backfill.pipeline_data p
+        WHERE p.pool_id = $1 AND p.dropped_at IS NULL
+    UNION ALL
+    SELECT pg_catalog.format('plan %s', pl.plan_id) FROM backfill.plan_data pl
+        JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id
+        WHERE pl.pool_id = $1 AND pl.state <> 'cancelled' AND NOT n.is_over
+    UNION ALL
+    SELECT pg_catalog.format('the lease of token %s', o.token) FROM backfill.open_run_data o WHERE o.pool_id = $1
+    LIMIT 5";
+
+const DROP: &str = "UPDATE backfill.pool_data SET dropped_at = pg_catalog.clock_timestamp(), dropped_by = $2
+    WHERE pool_id = $1";
+
+#[pg_extern(sql = false)]
+fn pool_drop(pool: Option<String>) -> String {
+    answer(drop_pool(pool))
+}
+
+fn drop_pool(pool: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    role::require_superuser("pool_drop")?;
+    let name = pool.unwrap_or_default();
+    let (pool_id, _) = pool::refer(&name)?;
+    let caller = role::name(role::caller());
+    role::as_ledger(|| {
+        if spi::query(LOCK, &[pool_id.into()], |_| ()).is_empty() {
+            return Err(pool::unknown(&name));
+        }
+        let users: Vec<String> = spi::latest_bulk(USERS, &[pool_id.into()], |row| row.at(1));
+        if !users.is_empty() {
+            return Err(Error::new(Code::NotInState, format!("pool \"{name}\" is in use"))
+                .detail(format!("It is used by {}.", users.join(", ")))
+                .hint("Give them another pool, end them, or stop the pool with SELECT pool_pause(...)."));
+        }
+        spi::run(DROP, &[pool_id.into(), caller.as_str().into()]);
+        Ok("dropped".to_owned())
+    })
 }

@@ -208,6 +208,10 @@ fn why(pipeline: &Pipeline, seen: &Seen) -> String {
             "It was skipped: {}.",
             record.skipped.as_deref().unwrap_or_default()
         ),
+        State::Blocked => format!(
+            "It waits for window {}, which has to be done, skipped or adopted first.",
+            record.blocked_by.and_then(|k| pipeline.grid.window_key(k).ok()).unwrap_or_default()
+        ),
         State::Queued => format!(
             "Approved plan {} will run it when a worker claims it and a permit is free.",
             record.owner_plan.unwrap_or_default()
@@ -221,6 +225,11 @@ fn why(pipeline: &Pipeline, seen: &Seen) -> String {
             "What attempt {} produced was refused: {}. A new plan can run it again.",
             record.attempt,
             error()
+        ),
+        State::Stale => format!(
+            "Token {} published it at {}, and what it was built from has changed since. A plan can build it again.",
+            record.slice_token.unwrap_or_default(),
+            record.published_at.map(at).unwrap_or_default()
         ),
         State::Done => format!(
             "Token {} published it at {}.",

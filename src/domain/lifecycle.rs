@@ -23,12 +23,16 @@ pub enum State {
     Retrying,
     /// A person decided that it does not run.
     Skipped,
+    /// It waits for the window before it, on which it depends.
+    Blocked,
     /// An approved plan will run it.
     Queued,
     /// Its attempts are used up.
     Failed,
     /// What was produced for it was refused.
     Refused,
+    /// Its slice is published, and what it was built from has changed since.
+    Stale,
     /// Its slice is published.
     Done,
     /// It may start by itself.
@@ -40,13 +44,15 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [State; 10] = [
+    pub const ALL: [State; 12] = [
         State::Leased,
         State::Retrying,
         State::Skipped,
+        State::Blocked,
         State::Queued,
         State::Failed,
         State::Refused,
+        State::Stale,
         State::Done,
         State::Eligible,
         State::Missed,
@@ -58,9 +64,11 @@ impl State {
             Self::Leased => "leased",
             Self::Retrying => "retrying",
             Self::Skipped => "skipped",
+            Self::Blocked => "blocked",
             Self::Queued => "queued",
             Self::Failed => "failed",
             Self::Refused => "refused",
+            Self::Stale => "stale",
             Self::Done => "done",
             Self::Eligible => "eligible",
             Self::Missed => "missed",

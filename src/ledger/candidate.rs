@@ -4,7 +4,7 @@ use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::ledger::claim::{Source, hold_window, release_window};
 use crate::ledger::permit::Holder;
-use crate::ledger::{requeue, sweep, takeover};
+use crate::ledger::{requeue, sequence, sweep, takeover};
 use crate::postgres::{datum, spi};
 
 /// A window that may be handed out and whose mutex is held.
@@ -99,6 +99,7 @@ const UNTRIED: &str = concat!(
         WHERE w.plan_id = $2
           AND w.seq > COALESCE($4, (SELECT o.seq FROM backfill.run_data o WHERE o.plan_id = $2 AND o.in_order
                                     ORDER BY o.seq DESC LIMIT 1), 0)
+          AND w.seq <= $5
         ORDER BY w.seq LIMIT $3
      ) w",
     newest_run!("w")
@@ -110,7 +111,7 @@ const HOLES: &str = concat!(
     " FROM (
         SELECT w.* FROM backfill.plan_hole_data o
         JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
-        WHERE o.plan_id = $2 AND o.seq > $4
+        WHERE o.plan_id = $2 AND o.seq > $4 AND o.seq <= $5
           AND NOT EXISTS (SELECT FROM backfill.run_data own
                           WHERE own.pipeline_id = $1 AND own.window_start = w.window_start
                             AND own.plan_id = $2)
@@ -124,7 +125,7 @@ const UNTRIED_NAMED: &str = concat!(
     offer!("w", "1", "NULL::pg_catalog.int4"),
     " FROM (
         SELECT * FROM backfill.plan_window_data w
-        WHERE w.pipeline_id = $1 AND w.plan_id = $2 AND w.window_start = $4 LIMIT $3
+        WHERE w.pipeline_id = $1 AND w.plan_id = $2 AND w.window_start = $4 AND w.seq <= $5 LIMIT $3
      ) w",
     newest_run!("w"),
     "WHERE NOT EXISTS (SELECT FROM backfill.run_data own
@@ -180,6 +181,11 @@ impl Picked<'_> {
         (self.missing() + SPARE) as i64
     }
 
+    /// The last place of the plan's list that may be handed out.
+    fn last_place(&self) -> i64 {
+        self.source.canary.map_or(i64::MAX, i64::from)
+    }
+
     /// Windows that the queue names: all of them that are due, until enough are found.
     fn queued(&mut self, sql: &'static str, only: Option<Window>) {
         while self.missing() > 0 {
@@ -214,6 +220,14 @@ impl Picked<'_> {
     /// The windows of the plan's list behind the highest place that any claim has reached, and at its end those
     /// that were passed over.
     fn plan(&mut self) {
+        if self.source.in_sequence && self.source.queued {
+            return;
+        }
+        // A canary's part of the list is short and walked whole, so that nothing behind it is noted as a hole.
+        if self.source.canary.is_some() {
+            self.listed(UNTRIED, Some(0));
+            return;
+        }
         if !self.source.swept {
             // Without a place to begin behind: the highest one that any claim has reached.
             self.listed(UNTRIED, None);
@@ -228,8 +242,13 @@ impl Picked<'_> {
     fn listed(&mut self, sql: &'static str, mut after: Option<i64>) {
         while self.missing() > 0 {
             let limit = self.limit();
-            let args =
-                [self.source.pipeline.id.into(), self.source.plan_id.into(), limit.into(), after.into()];
+            let args = [
+                self.source.pipeline.id.into(),
+                self.source.plan_id.into(),
+                limit.into(),
+                after.into(),
+                self.last_place().into(),
+            ];
             let offers = spi::query(sql, &args, |row| self.offer(row, false));
             let at_end = (offers.len() as i64) < limit;
             after = offers.last().map_or(after, |offer| Some(offer.candidate.seq));
@@ -241,8 +260,13 @@ impl Picked<'_> {
     }
 
     fn plan_window(&mut self, only: Window) {
-        let args =
-            [self.source.pipeline.id.into(), self.source.plan_id.into(), 1_i64.into(), only.start.into()];
+        let args = [
+            self.source.pipeline.id.into(),
+            self.source.plan_id.into(),
+            1_i64.into(),
+            only.start.into(),
+            self.last_place().into(),
+        ];
         let offers = spi::query(UNTRIED_NAMED, &args, |row| self.offer(row, false));
         self.accept(offers);
     }
@@ -355,6 +379,10 @@ impl Picked<'_> {
                 continue;
             }
             let pipeline_id = self.source.pipeline.id;
+            let pipeline = &self.source.pipeline;
+            if pipeline.depends_on_past && !sequence::is_ready(pipeline, start) {
+                continue;
+            }
             if !hold_window(pipeline_id, start) {
                 continue;
             }

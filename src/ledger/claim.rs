@@ -7,6 +7,10 @@
 //! slot and the next turn of each window, and the unique indexes of the log refuse what somebody else took
 //! meanwhile (under READ COMMITTED such a row is left out; above it the claim gets 40001).
 //!
+//! A source of a pipeline that depends on its past gives a window only when the one before it is settled
+//! (sequence.rs). Plans of one priority are served in an order drawn at random for each claim, so that each gets
+//! an equal share of what becomes free.
+//!
 //! Order in a source: windows that keep their place (expired, released, left out), then those never tried,
 //! then failed ones whose delay is over.
 
@@ -17,7 +21,7 @@ use crate::ledger::candidate::{self, Candidate};
 use crate::ledger::permit::{self, Cap, Permit};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::{epoch, requeue, takeover, version};
+use crate::ledger::{epoch, requeue, sequence, takeover, version};
 use crate::postgres::{datum, lock, lock::Key, role, spi};
 
 /// What a worker asks for.
@@ -45,6 +49,13 @@ pub struct Source {
     pub params: Option<serde_json::Value>,
     /// The clock of a plan's selection.
     pub as_of: Option<Instant>,
+    /// Counts the plan's retries and extensions.
+    pub generation: i32,
+    /// The last place of the plan's list that is handed out, while the plan is a canary.
+    pub canary: Option<i32>,
+    /// One window after the other, though they do not depend on each other: none is handed out while an earlier one
+    /// will be tried again.
+    pub in_sequence: bool,
     /// Whether claims reached the end of the plan's list.
     pub swept: bool,
     /// Whether the queue names windows of it.
@@ -80,28 +91,32 @@ const SOURCES: &str = concat!(
     pipeline_columns!(),
     ", o.slots, 0::pg_catalog.int8 AS plan_id, p.pool_id AS from_pool, p.max_active AS at_once,
             NULL::pg_catalog.text AS plan_version, true AS effects, NULL::pg_catalog.jsonb AS params,
-            NULL::pg_catalog.timestamptz AS as_of, true AS swept,
+            NULL::pg_catalog.timestamptz AS as_of, 0 AS generation, NULL::pg_catalog.int4 AS canary,
+            false AS in_sequence, true AS swept,
             EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = 0) AS queued,
             (SELECT r.window_start FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id
              ORDER BY r.window_start DESC LIMIT 1) AS newest,
             EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id AND r.plan_id = 0) AS has_run_live,
             0 AS priority
         FROM backfill.pipeline_data p JOIN backfill.pool_data o ON o.pool_id = p.pool_id
-        WHERE p.dropped_at IS NULL AND p.paused_at IS NULL
+        WHERE p.dropped_at IS NULL AND p.paused_at IS NULL AND o.paused_at IS NULL
           AND ($1 IS NULL OR o.name = ANY ($1))
           AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
         UNION ALL
         SELECT ",
     pipeline_columns!(),
     ", o.slots, pl.plan_id, pl.pool_id, pl.concurrency, pl.code_version, pl.effects, pl.params, pl.as_of,
-            c.swept_at IS NOT NULL,
+            pl.generation, pl.canary, pl.ordering = 'sequential' AND NOT p.depends_on_past,
+            COALESCE(c.swept = pl.generation, false),
             EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = pl.plan_id),
             NULL, false, pl.priority
         FROM backfill.plan_data pl
         LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
         JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
         JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
-        WHERE pl.state = 'approved' AND c.drained_at IS NULL AND p.dropped_at IS NULL
+        WHERE pl.state = 'approved' AND c.drained IS DISTINCT FROM pl.generation
+          AND p.dropped_at IS NULL AND o.paused_at IS NULL
+          AND NOT EXISTS (SELECT FROM backfill.plan_stop_data t WHERE t.plan_id = pl.plan_id)
           AND ($1 IS NULL OR o.name = ANY ($1))
           AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
      ) s
@@ -137,10 +152,13 @@ impl Source {
             effects: row.at(c + 6),
             params: row.get::<pgrx::JsonB>(c + 7).map(|json| json.0),
             as_of: row.get(c + 8),
-            swept: row.at(c + 9),
-            queued: row.at(c + 10),
-            newest: row.get(c + 11),
-            has_run_live: row.at(c + 12),
+            generation: row.at(c + 9),
+            canary: row.get(c + 10),
+            in_sequence: row.at(c + 11),
+            swept: row.at(c + 12),
+            queued: row.at(c + 13),
+            newest: row.get(c + 14),
+            has_run_live: row.at(c + 15),
         }
     }
 
@@ -212,6 +230,11 @@ fn serve(source: &mut Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) 
         Some(key) => Some(source.pipeline.window_named(key)?),
         None => None,
     };
+    // Of windows that depend on each other only one is leased at a time.
+    let want = if source.pipeline.depends_on_past { 1 } else { want };
+    if source.pipeline.depends_on_past && !role::as_ledger(|| sequence::is_idle(source)) {
+        return Ok(vec![]);
+    }
     let role_name = role::name(who);
     // Above READ COMMITTED a second look would show the same, and the INSERT has answered with 40001.
     let looks = if unsafe { pgrx::pg_sys::XactIsoLevel } > pgrx::pg_sys::XACT_READ_COMMITTED as i32 {
@@ -258,12 +281,12 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
     if source.plan_id > 0 {
         (pool, limit) = permits(source, want)?;
         windows = candidate::pick(source, only, pool.len().min(limit.len()));
-        if windows.is_empty() && end_expired(source) {
+        if windows.is_empty() && end_dead(source) {
             windows = candidate::pick(source, only, pool.len().min(limit.len()));
         }
     } else {
         windows = candidate::pick(source, only, want);
-        if windows.is_empty() && !has_expired(source) {
+        if windows.is_empty() && !has_dead(source) {
             return None;
         }
         let wanted = if windows.is_empty() { want } else { windows.len() };
@@ -272,7 +295,7 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
             return None;
         };
         (pool, limit) = permits;
-        if windows.is_empty() && (source.queued || end_expired(source)) {
+        if windows.is_empty() && (source.queued || end_dead(source)) {
             windows = candidate::pick(source, only, pool.len().min(limit.len()));
         }
     }
@@ -283,25 +306,25 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
     (used > 0).then_some(Held { windows, pool, limit })
 }
 
-/// Ends the expired leases of a plan. Above a certain number of slots they are not looked for while permits are
+/// Ends the dead leases of a plan. Above a certain number of slots they are not looked for while permits are
 /// free; a claim that found no other window has the time.
-fn end_expired(source: &mut Source) -> bool {
+fn end_dead(source: &mut Source) -> bool {
     let look = permit::look(source.limit_cap(), source.limit, 0, true);
     let mut ended = false;
-    for (_, holder) in look.held.iter().filter(|(_, holder)| holder.expired) {
+    for (_, holder) in look.held.iter().filter(|(_, holder)| holder.is_dead()) {
         ended |= takeover::take_over(holder);
     }
     source.queued |= ended;
     ended
 }
 
-/// Whether a live lease of the source has expired: its window is then met while permits are looked for.
-fn has_expired(source: &Source) -> bool {
+/// Whether a live lease of the source is dead: its window is then met while permits are looked for.
+fn has_dead(source: &Source) -> bool {
     source.has_run_live
         && permit::look(source.limit_cap(), source.limit, 0, true)
             .held
             .iter()
-            .any(|(_, holder)| holder.expired)
+            .any(|(_, holder)| holder.is_dead())
 }
 
 /// Holds permits of both caps for up to `want` windows; `None` if there is none of one of them.

@@ -1,8 +1,8 @@
 //! The second look at COMMIT.
 //!
 //! A transaction that passed the fence of a lease looks once more, right before it commits: nothing that ends its
-//! right may have happened since. It takes the pipeline's gate shared, and those who end rights hold the gate
-//! exclusively: either they come first, and this sees what they did, or they wait the moment that a COMMIT takes.
+//! right may have happened since. It takes the gates of its pipeline and its pool shared, and those who end rights hold
+//! one of them exclusively: either they come first, and this sees what they did, or they wait the moment that a COMMIT takes.
 //!
 //! It is a transaction callback and no deferred trigger, because `SET CONSTRAINTS ALL IMMEDIATE` would make a
 //! trigger look early and then hold the gate, and every person who cancels, for as long as the worker likes.
@@ -18,6 +18,7 @@ use std::ffi::c_void;
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Passed {
     pipeline_id: i64,
+    pool_id: i32,
     token: i64,
 }
 
@@ -31,8 +32,8 @@ pub fn init() {
 }
 
 /// Notes that the transaction is about to pass the fence of a token.
-pub fn note(pipeline_id: i64, token: i64) {
-    let passed = Passed { pipeline_id, token };
+pub fn note(pipeline_id: i64, pool_id: i32, token: i64) {
+    let passed = Passed { pipeline_id, pool_id, token };
     PASSED.with_borrow_mut(|list| {
         if !list.contains(&passed) {
             list.push(passed);
@@ -62,9 +63,10 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
 }
 
 fn look_again(passed: Passed) {
-    let Passed { pipeline_id, token } = passed;
+    let Passed { pipeline_id, pool_id, token } = passed;
     let why = role::as_ledger(|| {
         lock::shared(Key::Gate { pipeline: pipeline_id });
+        lock::shared(Key::PoolGate { pool: pool_id });
         run::void_reason_of_fenced(token)
     });
     if let Some(Some(why)) = why {

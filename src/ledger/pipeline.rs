@@ -1,7 +1,7 @@
 //! One pipeline as the ledger holds it.
 
 use crate::domain::cadence::Cadence;
-use crate::domain::calendar::Grid;
+use crate::domain::calendar::{Grid, Window};
 use crate::domain::catchup::{Admission, Standing};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
@@ -38,6 +38,8 @@ pub struct Pipeline {
     pub cost_per_hour: Option<f64>,
     pub max_shrink: f32,
     pub dropped: bool,
+    /// A window is a function of the one before it.
+    pub depends_on_past: bool,
 }
 
 /// The columns of [`Pipeline`], in the order that [`Pipeline::decode`] reads them; `p` is the table.
@@ -48,11 +50,11 @@ macro_rules! pipeline_columns {
          p.code_version, p.backlog, p.catchup, p.delay, p.active_since, \
          p.paused_at IS NOT NULL, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
-         p.dropped_at IS NOT NULL"
+         p.dropped_at IS NOT NULL, p.depends_on_past"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 25;
+pub const COLUMNS: i32 = 26;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -98,6 +100,7 @@ impl Pipeline {
             cost_per_hour: row.get(23),
             max_shrink: row.at(24),
             dropped: row.at(25),
+            depends_on_past: row.at(26),
         }
     }
 
@@ -141,6 +144,11 @@ impl Pipeline {
     /// The position of the window that starts at a boundary of the grid.
     pub fn position_of(&self, window_start: Instant) -> i64 {
         self.grid.window_of(window_start).expect(ON_GRID).position
+    }
+
+    /// The window before that position; nothing before the pipeline's first one.
+    pub fn window_before(&self, position: i64) -> Option<Window> {
+        (position > 0).then(|| self.grid.previous(position).ok()).flatten()
     }
 
     /// The clock as the rule "due when end + delay is past" reads it. Days of the delay count 24 hours.

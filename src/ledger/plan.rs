@@ -3,9 +3,15 @@
 //! ```text
 //!            approve(count)             every window ended
 //!   draft ─────────────────▶ approved ───────────────────▶ (shown as completed or partial)
-//!     │                         │
+//!     │                       │    ▲                          │ retry: its failed windows, and
+//!     │                 pause │    │ resume                   │ extend: those due since
+//!     │                       ▼    │                          ▼ are handed out again
+//!     │                       paused                        approved
 //!     └──────── cancel ─────────┴────────▶ cancelled
 //! ```
+//!
+//! A plan is also shown as paused while its canary waits for a person, and after a failure stopped it
+//! (`on_failure => 'stop'`); neither is stored in its row, which claims and workers never write.
 //!
 //! A draft stores positions, states and slice tokens; approval selects again by the same request and the same
 //! clock (`as_of`) and refuses if anything moved. Only then are there rows, and the plan owns its windows.
@@ -30,10 +36,14 @@ pub struct Request {
     pub keys: Option<Vec<String>>,
     /// Ranges of positions, as pairs: how a draft of `pipeline_resume` names its windows.
     pub positions: Option<Vec<i64>>,
-    pub newest_first: bool,
+    pub ordering: Ordering,
     pub concurrency: Option<i32>,
     pub pool: String,
     pub priority: i32,
+    /// How many windows run before the plan waits for a person.
+    pub canary: Option<i32>,
+    /// Whether a window that fails for good stops the plan.
+    pub stops_on_failure: bool,
     pub code_version: Option<String>,
     pub effects: bool,
     pub params: Option<Value>,
@@ -50,15 +60,16 @@ pub enum Mode {
     Missing,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordering {
+    OldestFirst,
+    NewestFirst,
+    /// Oldest first, one at a time, and none past a window that will be tried again.
+    Sequential,
+}
+
 /// Values that the contract names and that a later release builds.
-const NOT_BUILT: [(&str, &str); 6] = [
-    ("mode", "failed, stale and outdated"),
-    ("ordering", "sequential"),
-    ("publish", "together"),
-    ("on_failure", "stop"),
-    ("canary", "any number"),
-    ("query", "any query"),
-];
+const NOT_BUILT: [(&str, &str); 3] = [("mode", "outdated"), ("publish", "together"), ("query", "any query")];
 
 fn unsupported(argument: &str, given: &Value) -> Error {
     let later = NOT_BUILT.iter().find(|(name, _)| *name == argument).map_or("this value", |(_, v)| v);
@@ -87,23 +98,22 @@ fn one_of(object: &Map<String, Value>, name: &str, known: &[&str], built: &[&str
 impl Request {
     /// Reads the arguments of `backfill_plan`, or what a plan stored of them.
     pub fn read(object: &Map<String, Value>) -> Result<Self> {
-        for (name, default) in
-            [("canary", Value::Null), ("query", Value::Null), ("cascade", Value::Bool(false))]
-        {
+        for (name, default) in [("query", Value::Null), ("cascade", Value::Bool(false))] {
             if let Some(given) = object.get(name).filter(|v| !v.is_null() && **v != default) {
                 return Err(unsupported(name, given));
             }
         }
         one_of(object, "publish", &["each", "together"], &["each"])?;
-        one_of(object, "on_failure", &["continue", "stop"], &["continue"])?;
+        let on_failure = ["continue", "stop"];
+        let on_failure = one_of(object, "on_failure", &on_failure, &on_failure)?;
         let mode =
             one_of(object, "mode", &["all", "missing", "failed", "stale", "outdated"], &["all", "missing"])?;
-        let ordering = one_of(
-            object,
-            "ordering",
-            &["oldest_first", "newest_first", "sequential"],
-            &["oldest_first", "newest_first"],
-        )?;
+        let orderings = ["oldest_first", "newest_first", "sequential"];
+        let ordering = match one_of(object, "ordering", &orderings, &orderings)?.as_str() {
+            "newest_first" => Ordering::NewestFirst,
+            "sequential" => Ordering::Sequential,
+            _ => Ordering::OldestFirst,
+        };
         let blank = |name: &str| -> Result<Option<String>> {
             match text(object, name) {
                 Some(given) if given.trim().is_empty() => {
@@ -114,11 +124,16 @@ impl Request {
                 given => Ok(given.map(str::to_owned)),
             }
         };
-        let concurrency = object.get("concurrency").and_then(Value::as_i64);
-        if let Some(n) = concurrency.filter(|n| !(1..=10_000).contains(n)) {
-            return Err(Error::new(Code::InvalidParameter, format!("concurrency {n} is out of range"))
-                .detail("concurrency must be between 1 and 10000.")
-                .hint("Leave it out to use every slot of the pool."));
+        let number = |name: &str| object.get(name).and_then(Value::as_i64);
+        let concurrency = number("concurrency").map(|n| require_concurrency(n as i32)).transpose()?;
+        if ordering == Ordering::Sequential && concurrency.is_some_and(|n| n > 1) {
+            return Err(one_at_a_time());
+        }
+        let canary = number("canary").map(|n| n as i32);
+        if let Some(n) = canary.filter(|n| *n < 1) {
+            return Err(Error::new(Code::InvalidParameter, format!("canary {n} is out of range"))
+                .detail("canary is the number of windows that run before the plan waits for a person.")
+                .hint("Give at least 1, or leave it out."));
         }
         let keys = match object.get("keys") {
             Some(Value::Array(keys)) => {
@@ -136,8 +151,10 @@ impl Request {
                 .get("positions")
                 .and_then(Value::as_array)
                 .map(|positions| positions.iter().filter_map(Value::as_i64).collect()),
-            newest_first: ordering == "newest_first",
-            concurrency: concurrency.map(|n| n as i32),
+            ordering,
+            concurrency,
+            canary,
+            stops_on_failure: on_failure == "stop",
             pool: text(object, "pool").unwrap_or("backfill").to_owned(),
             priority: object.get("priority").and_then(Value::as_i64).unwrap_or(0) as i32,
             code_version: text(object, "code_version").map(str::to_owned),
@@ -149,9 +166,48 @@ impl Request {
         })
     }
 
-    pub fn ordering(&self) -> &'static str {
-        if self.newest_first { "newest_first" } else { "oldest_first" }
+    /// Refuses an order in which the windows of the pipeline cannot run (22023).
+    pub fn require_order_of(&self, pipeline: &Pipeline) -> Result<()> {
+        if pipeline.depends_on_past && self.ordering != Ordering::Sequential {
+            return Err(Error::new(
+                Code::InvalidParameter,
+                format!("plans of pipeline \"{}\" are sequential", pipeline.name),
+            )
+            .detail(format!(
+                "Each of its windows depends on the one before (depends_on_past); ordering is {}.",
+                self.ordering.name()
+            ))
+            .hint("Give ordering => 'sequential'."));
+        }
+        Ok(())
     }
+}
+
+impl Ordering {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OldestFirst => "oldest_first",
+            Self::NewestFirst => "newest_first",
+            Self::Sequential => "sequential",
+        }
+    }
+}
+
+/// A concurrency in its range (22023).
+pub fn require_concurrency(n: i32) -> Result<i32> {
+    if (1..=10_000).contains(&n) {
+        return Ok(n);
+    }
+    Err(Error::new(Code::InvalidParameter, format!("concurrency {n} is out of range"))
+        .detail("concurrency must be between 1 and 10000.")
+        .hint("Leave it out to use every slot of the pool."))
+}
+
+/// The error for a sequential plan that should run several windows at once.
+pub fn one_at_a_time() -> Error {
+    Error::new(Code::InvalidParameter, "a sequential plan runs one window at a time")
+        .detail("concurrency is more than 1.")
+        .hint("Leave concurrency out, or choose another ordering.")
 }
 
 /// Neighbouring windows that are not in the plan, for one reason.
@@ -351,12 +407,16 @@ pub struct Plan {
     pub ordering: String,
     pub reason: String,
     pub created_by: String,
+    pub canary: Option<i32>,
+    /// Whether the draft is too old to be approved.
+    pub expired: bool,
 }
 
 macro_rules! plan_columns {
     () => {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
-                pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by
+                pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
+                pl.canary, pl.expires_at < pg_catalog.clock_timestamp()
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -386,6 +446,8 @@ impl Plan {
             ordering: row.at(13),
             reason: row.at(14),
             created_by: row.at(15),
+            canary: row.get(16),
+            expired: row.at(17),
         }
     }
 
@@ -403,6 +465,14 @@ impl Plan {
     pub fn lock(id: i64) -> Result<Self> {
         role::as_ledger(|| spi::first(LOCK, &[id.into()], Self::decode)).ok_or_else(|| missing(id))
     }
+}
+
+const NOTE: &str = "INSERT INTO backfill.plan_event_data (plan_id, who, what, why) VALUES ($1, $2, $3, $4)";
+
+/// Keeps a decision of the caller about the plan.
+pub fn note(plan_id: i64, what: &str, why: Option<&str>) {
+    let who = role::name(role::caller());
+    role::as_ledger(|| spi::run(NOTE, &[plan_id.into(), who.as_str().into(), what.into(), why.into()]));
 }
 
 fn missing(id: i64) -> Error {

@@ -7,14 +7,18 @@ use crate::postgres::{role, spi};
 /// Pools that need no definition, with their slots.
 pub const BUILT_IN: [(&str, i32); 2] = [("live", 8), ("backfill", 2)];
 
-const FIND: &str = "SELECT pool_id, slots FROM backfill.pool_data WHERE name = $1";
+const FIND: &str = "SELECT pool_id, slots FROM backfill.pool_data WHERE name = $1 AND dropped_at IS NULL";
+
+/// The pool cannot be dropped before the transaction that refers to it has ended.
+const REFER: &str =
+    "SELECT pool_id, slots FROM backfill.pool_data WHERE name = $1 AND dropped_at IS NULL FOR KEY SHARE";
 
 const INSERT: &str = "INSERT INTO backfill.pool_data (name, slots, created_by) VALUES ($1, $2, $3)
-    ON CONFLICT (name) DO NOTHING";
+    ON CONFLICT (name) WHERE dropped_at IS NULL DO NOTHING";
 
 /// The number and the slots of a pool that something is about to refer to (42704 if there is none).
 pub fn refer(name: &str) -> Result<(i32, i32)> {
-    let find = || spi::first(FIND, &[name.into()], |row| (row.at(1), row.at(2)));
+    let find = || spi::first(REFER, &[name.into()], |row| (row.at(1), row.at(2)));
     let caller = role::name(role::caller());
     let found = role::as_ledger(|| {
         find().or_else(|| {

@@ -97,7 +97,7 @@ pub fn require(pipeline: &Pipeline, level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 20] = [
+pub const FUNCTIONS: [(&str, Level); 25] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -111,6 +111,11 @@ pub const FUNCTIONS: [(&str, Level); 20] = [
     ("backfill_plan", Level::Operate),
     ("backfill_approve", Level::Operate),
     ("backfill_cancel", Level::Operate),
+    ("backfill_pause", Level::Operate),
+    ("backfill_resume", Level::Operate),
+    ("backfill_retry", Level::Operate),
+    ("backfill_adjust", Level::Operate),
+    ("backfill_extend", Level::Operate),
     ("window_skip", Level::Operate),
     ("pipeline_pause", Level::Operate),
     ("pipeline_resume", Level::Operate),

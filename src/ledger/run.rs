@@ -10,7 +10,8 @@
 //!                      └─  taken over after its plan was cancelled, its window skipped, its epoch ended   revoked
 //! ```
 //!
-//! An open run is *void* once its plan is cancelled, its window skipped, or its pipeline dropped: nothing is
+//! An open run is *void* once its plan is cancelled, its window skipped, its pipeline dropped, or its pool paused with
+//! `revoke`: nothing is
 //! written into it then (so that the call takes constant time); every token call sees it, and the next claim
 //! that needs its permit or its window writes `revoked`.
 
@@ -29,6 +30,7 @@ pub struct Run {
     pub pipeline: Pipeline,
     /// 0 for a live run.
     pub plan_id: i64,
+    pub pool_id: i32,
     pub window_start: Instant,
     pub window_end: Instant,
     pub window_key: String,
@@ -70,7 +72,7 @@ const LOAD: &str = concat!(
     pipeline_columns!(),
     ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.code_version, r.as_of, \
        r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
-       COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL
+       COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL, r.pool_id
      FROM backfill.run_data r
      JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
      LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
@@ -142,6 +144,7 @@ impl Run {
             effects: row.get(c + 15).unwrap_or(true),
             expires_at: row.at(c + 16),
             has_beaten: row.at(c + 17),
+            pool_id: row.at(c + 18),
         };
         (run, row.get(c + 9))
     }
@@ -252,7 +255,7 @@ pub fn open(token: i64) -> Result<Run> {
 /// COMMITTED where the row moved since the transaction's snapshot.
 pub fn fence(token: i64) -> Result<Run> {
     let run = open(token)?;
-    gate::note(run.pipeline.id, token);
+    gate::note(run.pipeline.id, run.pool_id, token);
     if role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
         return Err(lost(run.token));
     }
@@ -263,11 +266,11 @@ pub fn fence(token: i64) -> Result<Run> {
 
 /// Ends the open run as done. Passes the fence itself.
 pub fn finish(run: &Run, ending: &Ending) -> Result<()> {
-    end_as_done(run.pipeline.id, run.token, run.has_beaten, ending)
+    end_as_done(run.pipeline.id, run.pool_id, run.token, run.has_beaten, ending)
 }
 
-fn end_as_done(pipeline_id: i64, token: i64, has_beaten: bool, ending: &Ending) -> Result<()> {
-    gate::note(pipeline_id, token);
+fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, ending: &Ending) -> Result<()> {
+    gate::note(pipeline_id, pool_id, token);
     let metrics = ending.metrics.as_ref().map(|m| pgrx::JsonB(m.0.clone()));
     let args = [
         token.into(),
@@ -286,7 +289,7 @@ fn end_as_done(pipeline_id: i64, token: i64, has_beaten: bool, ending: &Ending) 
     Ok(())
 }
 
-const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL
+const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL, r.pool_id
     FROM backfill.run_data r
     JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
     LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
@@ -299,14 +302,14 @@ pub fn finish_token(token: i64, ending: &Ending) -> Result<()> {
     session::require_writable()?;
     let standing = role::as_ledger(|| {
         spi::latest(STANDING, &[token.into()], |row| {
-            (row.at::<i64>(1), row.at::<String>(2), row.get::<String>(3), row.at::<bool>(4))
+            (row.at::<i64>(1), row.at::<String>(2), row.get::<String>(3), row.at::<bool>(4), row.at::<i32>(5))
         })
     });
-    if let Some((pipeline_id, owner, outcome, has_beaten)) = standing.first()
+    if let Some((pipeline_id, owner, outcome, has_beaten, pool_id)) = standing.first()
         && rights::has(role::caller(), *pipeline_id, owner, Level::Work)
     {
         match outcome.as_deref() {
-            None => return end_as_done(*pipeline_id, token, *has_beaten, ending),
+            None => return end_as_done(*pipeline_id, *pool_id, token, *has_beaten, ending),
             Some("done") => return Ok(()),
             Some(_) => {}
         }

@@ -4,6 +4,8 @@
 //! was rolled back or is not committed yet, or somebody else's lease was in the way) are noted once, when the
 //! end is reached: from then on claims look at those only. They have a table of their own, because a queued
 //! window is also written by workers, and a claim must not wait for one.
+//!
+//! What was noted holds for one generation of the plan: a retry or an extension begins the next one.
 
 use crate::ledger::claim::Source;
 use crate::ledger::permit::{self, Cap};
@@ -14,15 +16,16 @@ const NOTE_HOLES: &str = "INSERT INTO backfill.plan_hole_data (plan_id, seq)
     WHERE w.plan_id = $1
       AND NOT EXISTS (SELECT FROM backfill.run_data own
                       WHERE own.pipeline_id = w.pipeline_id AND own.window_start = w.window_start
-                        AND own.plan_id = $1)";
+                        AND own.plan_id = $1)
+    ON CONFLICT DO NOTHING";
 
-const IS_SWEPT: &str = "SELECT 1 FROM backfill.plan_cursor_data WHERE plan_id = $1";
+const IS_SWEPT: &str = "SELECT 1 FROM backfill.plan_cursor_data WHERE plan_id = $1 AND swept = $2";
 
-const SWEPT: &str = "INSERT INTO backfill.plan_cursor_data (plan_id, swept_at)
-    VALUES ($1, pg_catalog.clock_timestamp()) ON CONFLICT DO NOTHING";
+const SWEPT: &str = "INSERT INTO backfill.plan_cursor_data (plan_id, swept) VALUES ($1, $2)
+    ON CONFLICT (plan_id) DO UPDATE SET swept = excluded.swept";
 
-const DRAINED: &str = "UPDATE backfill.plan_cursor_data SET drained_at = pg_catalog.clock_timestamp()
-    WHERE plan_id = $1 AND drained_at IS NULL
+const DRAINED: &str = "UPDATE backfill.plan_cursor_data SET drained = $3
+    WHERE plan_id = $1 AND drained IS DISTINCT FROM $3
       AND NOT EXISTS (SELECT FROM backfill.requeue_data WHERE pipeline_id = $2 AND plan_id = $1)
       AND NOT EXISTS (
             SELECT FROM backfill.plan_hole_data o
@@ -45,11 +48,11 @@ pub fn sweep(source: &Source) -> bool {
         return false;
     }
     // The one who held the mutex before may have swept it.
-    if !spi::latest(IS_SWEPT, &[plan.into()], |_| ()).is_empty() {
+    if !spi::latest(IS_SWEPT, &[plan.into(), source.generation.into()], |_| ()).is_empty() {
         return true;
     }
     spi::run_bulk(NOTE_HOLES, &[plan.into()]);
-    spi::run(SWEPT, &[plan.into()]);
+    spi::run(SWEPT, &[plan.into(), source.generation.into()]);
     true
 }
 
@@ -65,6 +68,6 @@ pub fn drain(source: &Source) {
         return;
     }
     if permit::look(cap, source.limit, 0, true).held.is_empty() {
-        spi::run(DRAINED, &[plan.into(), source.pipeline.id.into()]);
+        spi::run(DRAINED, &[plan.into(), source.pipeline.id.into(), source.generation.into()]);
     }
 }

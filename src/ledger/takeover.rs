@@ -7,6 +7,7 @@
 use crate::ledger::claim::hold_window;
 use crate::ledger::permit::Holder;
 use crate::ledger::requeue::{self, Place};
+use crate::ledger::stop;
 use crate::postgres::{lock, lock::Key, spi};
 
 const LOCK: &str = "SELECT 1 FROM backfill.run_data WHERE token = $1 AND ended_at IS NULL
@@ -14,7 +15,7 @@ const LOCK: &str = "SELECT 1 FROM backfill.run_data WHERE token = $1 AND ended_a
 
 const LOOK: &str =
     "SELECT r.lease_until < pg_catalog.clock_timestamp(), r.window_end, r.seq, r.attempt, r.turn,
-        p.max_attempts, r.void_reason, r.of_other_server
+        p.max_attempts, r.void_reason, r.void_without_fault
     FROM backfill.run_void_data r JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
     WHERE r.token = $1 AND r.ended_at IS NULL";
 
@@ -22,7 +23,7 @@ const LOOK: &str =
 struct Standing {
     expired: bool,
     void_reason: Option<String>,
-    of_other_server: bool,
+    without_fault: bool,
     place: Place,
     max_attempts: i32,
 }
@@ -47,7 +48,7 @@ pub fn take_over(holder: &Holder) -> bool {
     let standing = spi::latest(LOOK, &[token.into()], |row| Standing {
         expired: row.at(1),
         void_reason: row.get(7),
-        of_other_server: row.at(8),
+        without_fault: row.at(8),
         max_attempts: row.at(6),
         place: Place {
             pipeline_id: holder.pipeline_id,
@@ -68,13 +69,16 @@ pub fn take_over(holder: &Holder) -> bool {
     };
     spi::run(END, &[token.into(), outcome.into(), error.into()]);
     let mut place = standing.place;
-    // The worker of another server cost no attempt here.
-    if !standing.of_other_server {
+    if !standing.without_fault {
         place.attempt += 1;
     }
     // If the plan was cancelled or the window skipped as well, nothing reads the place.
-    if (outcome == "expired" || standing.of_other_server) && place.attempt <= standing.max_attempts {
-        requeue::put(&place);
+    if outcome == "expired" || standing.without_fault {
+        if place.attempt <= standing.max_attempts {
+            requeue::put(&place);
+        } else {
+            stop::note(place.plan_id, token);
+        }
     }
     true
 }

@@ -6,6 +6,7 @@ use crate::domain::lifecycle::{Facts, Outcome, State};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::Pipeline;
+use crate::ledger::sequence;
 use crate::postgres::{datum, role, spi};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -29,6 +30,10 @@ pub struct Record {
     pub published_at: Option<Instant>,
     pub owner_plan: Option<i64>,
     pub skipped: Option<String>,
+    /// The token of the newest slice whose digest is not that of the slice before.
+    pub changed_by: Option<i64>,
+    /// The position of the window that it waits for.
+    pub blocked_by: Option<i64>,
 }
 
 /// One window, its state, and what the ledger holds of it.
@@ -89,6 +94,8 @@ fn records(
             published_at: row.get(16),
             owner_plan: row.get(17),
             skipped: row.get(18),
+            changed_by: row.get(19),
+            blocked_by: None,
         };
         (row.at::<Instant>(1), record)
     };
@@ -101,6 +108,22 @@ fn records(
 
 /// The windows of a range of positions as they are at `now`.
 pub fn look(reading: Reading, pipeline: &Pipeline, positions: Range<i64>, now: Instant) -> Result<Vec<Seen>> {
+    if !pipeline.depends_on_past {
+        return look_at_each(reading, pipeline, positions, now);
+    }
+    let mut seen = look_at_each(reading, pipeline, 0..positions.end, now)?;
+    sequence::judge(&mut seen);
+    seen.retain(|seen| positions.contains(&seen.window.position));
+    Ok(seen)
+}
+
+/// [`look`], without what depends on the windows before.
+pub fn look_at_each(
+    reading: Reading,
+    pipeline: &Pipeline,
+    positions: Range<i64>,
+    now: Instant,
+) -> Result<Vec<Seen>> {
     let grid = &pipeline.grid;
     let windows: Vec<Window> = grid.windows(positions).map_err(out_of_range)?.collect();
     let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return Ok(vec![]) };

@@ -6,9 +6,9 @@
 //! claim look elsewhere, nothing more, because the unique indexes of `run_data` decide.
 //!
 //! Order, for whoever waits at all: row of a lease, then target, then gate. Claims take window, pool slot and
-//! limit slot only by [`try_exclusive`] and so never wait. The gate of a pipeline is taken shared by a fenced
-//! transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, drop, approve); whoever
-//! holds it asks for no lease row.
+//! limit slot only by [`try_exclusive`] and so never wait. The gate of a pipeline, then that of a pool, is taken shared
+//! by a fenced transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, drop; pool_pause);
+//! whoever holds one asks for no lease row, and no call holds two exclusively.
 
 use crate::postgres::role;
 use pgrx::pg_sys;
@@ -24,6 +24,10 @@ pub enum Key {
     LimitSlot { pipeline: i64, plan: i64, slot: i32 },
     /// The end of rights: see the module's text.
     Gate { pipeline: i64 },
+    /// The end of rights that come from a pool.
+    PoolGate { pool: i32 },
+    /// Handing out a window of a pipeline whose windows depend on each other.
+    Sequence { pipeline: i64 },
     /// Plans of a pipeline are being approved.
     Approve { pipeline: i64 },
     /// A heartbeat of a lease is being written.
@@ -57,6 +61,8 @@ impl Key {
             Self::Definitions => [8, 0, 0, 0],
             Self::Version { pipeline } => [9, pipeline, 0, 0],
             Self::Approve { pipeline } => [10, pipeline, 0, 0],
+            Self::PoolGate { pool } => [11, pool.into(), 0, 0],
+            Self::Sequence { pipeline } => [12, pipeline, 0, 0],
         };
         parts
             .into_iter()

@@ -1,0 +1,101 @@
+//! Pipelines whose windows depend on the one before (`depends_on_past`).
+//!
+//! - One lease over live work and all plans. A claim holds the pipeline's sequence mutex to the end of its
+//!   transaction and then sees, at every isolation level, every lease that was given before.
+//! - A window is handed out only when the one before it is *settled*: it has its slice, or was skipped, and no active
+//!   plan will build it again. A window that is missed, failed or still to come is in the way of all behind it.
+//! - A slice is *stale* once one before it changed after it was built, and so is every slice behind it. Nothing is
+//!   stored for that: fencing tokens increase, so a slice with a smaller token than a change before it is older
+//!   than that change.
+
+use crate::domain::lifecycle::State;
+use crate::domain::zone::Instant;
+use crate::error::Result;
+use crate::ledger::claim::Source;
+use crate::ledger::permit::Holder;
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::takeover;
+use crate::ledger::window::{self, Reading, Seen};
+use crate::postgres::{datum, lock, lock::Key, spi};
+use serde_json::{Value, json};
+
+/// The newest run of each limit slot of the live right and of the plans, where it is open.
+const OPEN: &str = "SELECT r.token, r.plan_id, r.window_start,
+        COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp()
+    FROM (
+        SELECT 0::pg_catalog.int8 AS plan_id
+        UNION ALL
+        SELECT pl.plan_id FROM backfill.plan_data pl WHERE pl.pipeline_id = $1 AND pl.approved_at IS NOT NULL
+    ) s
+    CROSS JOIN LATERAL pg_catalog.generate_series(1, COALESCE((
+        SELECT n.limit_slot FROM backfill.run_data n WHERE n.pipeline_id = $1 AND n.plan_id = s.plan_id
+        ORDER BY n.pipeline_id DESC, n.plan_id DESC, n.limit_slot DESC LIMIT 1), 0)) l (slot)
+    CROSS JOIN LATERAL (
+        SELECT n.* FROM backfill.run_data n
+        WHERE n.pipeline_id = $1 AND n.plan_id = s.plan_id AND n.limit_slot = l.slot
+        ORDER BY n.limit_gen DESC LIMIT 1
+    ) r
+    LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
+    WHERE r.ended_at IS NULL";
+
+/// Whether no window of the source's pipeline is leased, and none will be to anyone else before this transaction
+/// ends. Ends the leases that are dead.
+pub fn is_idle(source: &mut Source) -> bool {
+    let pipeline_id = source.pipeline.id;
+    if !lock::try_exclusive(Key::Sequence { pipeline: pipeline_id }) {
+        return false;
+    }
+    let open = spi::latest(OPEN, &[pipeline_id.into()], |row| Holder {
+        token: row.at(1),
+        pipeline_id,
+        plan_id: row.at(2),
+        window_start: row.at(3),
+        expired: row.at(4),
+    });
+    // A lease that another source of this claim ended may have left a window in the queue.
+    source.queued = true;
+    open.iter().all(|holder| holder.is_dead() && takeover::take_over(holder))
+}
+
+/// Whether the window may be handed out.
+pub fn is_ready(pipeline: &Pipeline, window_start: Instant) -> bool {
+    let Some(before) = pipeline.window_before(pipeline.position_of(window_start)) else { return true };
+    let range = before.position..before.position + 1;
+    window::look_at_each(Reading::Deciding, pipeline, range, datum::clock())
+        .is_ok_and(|seen| seen.iter().all(is_settled))
+}
+
+/// Whether what comes after the window can rest on it.
+fn is_settled(seen: &Seen) -> bool {
+    matches!(seen.state, State::Skipped | State::Stale | State::Done)
+}
+
+/// The slices behind a position, which a rebuild of that window makes stale where it changes it.
+pub fn becomes_stale(pipeline: &Pipeline, position: i64, now: Instant) -> Result<Value> {
+    let behind = position + 1..pipeline.newest_due(now) + 1;
+    let mut held = window::look_at_each(Reading::Deciding, pipeline, behind, now)?;
+    held.retain(|seen| seen.record.slice_token.is_some());
+    let key = |seen: Option<&Seen>| seen.and_then(|seen| pipeline.grid.window_key(seen.window.position).ok());
+    Ok(json!({ "windows": held.len(), "oldest": key(held.first()), "newest": key(held.last()) }))
+}
+
+/// Marks what is blocked by a window before it, and what is stale because of one. `all` holds every window from the
+/// pipeline's first one on.
+pub fn judge(all: &mut [Seen]) {
+    let mut in_the_way: Option<i64> = None;
+    let mut newest_change = 0;
+    let mut stale = false;
+    for seen in all {
+        stale |= seen.record.slice_token.is_some_and(|token| token < newest_change);
+        if stale && seen.state == State::Done {
+            seen.state = State::Stale;
+        }
+        newest_change = newest_change.max(seen.record.changed_by.unwrap_or(0));
+        if in_the_way.is_some() && matches!(seen.state, State::Queued | State::Eligible) {
+            seen.state = State::Blocked;
+            seen.record.blocked_by = in_the_way;
+        } else {
+            in_the_way = (!is_settled(seen)).then_some(seen.window.position);
+        }
+    }
+}
