@@ -45,6 +45,7 @@ CREATE TABLE backfill.run_data (
     error          text,
     sqlstate       text,
     metrics        jsonb,
+    has_effects    boolean     NOT NULL DEFAULT false,  -- it emitted some that its end makes ready
     CHECK ((ended_at IS NULL) = (outcome IS NULL))
 ) WITH (fillfactor = 70);
 -- No index may name a column that the fence or the end of a run writes, or their updates stop being HOT.

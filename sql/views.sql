@@ -63,6 +63,7 @@ SELECT pl.plan_id, v.name AS pipeline, n.state,
        pl.windows, pl.range_start, pl.range_end, pl.reason, pl.ordering, pl.concurrency, o.name AS pool, pl.priority,
        pl.canary, pl.on_failure, pl.code_version, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
        n.done, n.failed, n.running, n.skipped,
+       (SELECT pg_catalog.count(*) FROM backfill.suppression_data s WHERE s.plan_id = pl.plan_id) AS effects_suppressed,
        pl.created_by, pl.created_at, CASE WHEN pl.state = 'draft' THEN pl.expires_at END AS expires_at,
        pl.approved_by, pl.approved_at,
        CASE WHEN n.state = 'paused' THEN COALESCE(pl.paused_by, CASE WHEN n.stopped_by IS NOT NULL THEN 'on_failure' ELSE 'canary' END) END AS paused_by,
@@ -138,6 +139,16 @@ CROSS JOIN LATERAL backfill.missed_of(p.pipeline_id) m
 WHERE m.windows > 0;
 COMMENT ON VIEW backfill.missed IS 'Windows that are due, did not run, and start by themselves no more, per pipeline; a plan can run them.';
 
+CREATE VIEW backfill.effects WITH (security_barrier) AS
+SELECT e.effect_id AS id, v.name AS pipeline,
+       backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, e.window_start) AS window_key,
+       e.window_start, e.window_end, e.effect, e.key, e.state, e.payload, e.token, NULLIF(e.plan_id, 0) AS plan_id,
+       e.emitted_at, e.published_at, e.done_at, e.done_by
+FROM backfill.effect_data e
+JOIN backfill.readable_data v ON v.pipeline_id = e.pipeline_id
+JOIN backfill.pipeline_data p ON p.pipeline_id = e.pipeline_id;
+COMMENT ON VIEW backfill.effects IS 'The outbox: effects that are suppressed, held until their slice is published, ready for a consumer, or done.';
+
 -- Readable by all: what a pool holds is a number.
 CREATE VIEW backfill.pools WITH (security_barrier) AS
 SELECT o.name AS pool, o.slots,
@@ -161,5 +172,5 @@ FROM backfill.runs r GROUP BY r.worker, r.role;
 COMMENT ON VIEW backfill.workers IS 'Workers by the name that they claimed with.';
 
 GRANT SELECT ON backfill.pipelines, backfill.windows, backfill.runs, backfill.leases, backfill.plans,
-    backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions, backfill.version_mix,
-    backfill.missed, backfill.pools, backfill.workers TO PUBLIC;
+    backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions,
+    backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers TO PUBLIC;

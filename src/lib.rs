@@ -32,7 +32,8 @@ extension_sql_file!("../sql/plan.sql", name = "plan", requires = ["pipeline"]);
 extension_sql_file!("../sql/run.sql", name = "run", requires = ["plan"]);
 extension_sql_file!("../sql/rules.sql", name = "rules", requires = ["run"]);
 extension_sql_file!("../sql/stage.sql", name = "stage", requires = ["rules"]);
-extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["stage"]);
+extension_sql_file!("../sql/effect.sql", name = "effect", requires = ["stage"]);
+extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["effect"]);
 extension_sql_file!("../sql/plan_functions.sql", name = "plan_functions", requires = ["lease"]);
 extension_sql_file!(
     "../sql/pipeline_functions.sql",

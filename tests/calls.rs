@@ -22,7 +22,7 @@ pub const LEVELS: [Level; 6] =
 pub struct Call {
     pub routine: &'static str,
     pub needs: Level,
-    /// `{token}`, `{plan}` and `{id}` stand for what [`World`] holds.
+    /// `{token}`, `{plan}`, `{id}` and `{effect}` stand for what [`World`] holds.
     pub sql: &'static str,
 }
 
@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 42] = [
+pub const CALLS: [Call; 46] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -52,6 +52,10 @@ pub const CALLS: [Call; 42] = [
     call("backfill_fail", Level::Work, "SELECT backfill_fail({token}, 'why')"),
     call("backfill_release", Level::Work, "SELECT backfill_release({token})"),
     call("backfill_stage", Level::Work, "SELECT backfill_stage({token})"),
+    call("effect_emit", Level::Work, "SELECT effect_emit({token}, 'mail')"),
+    call("effect_take", Level::Work, "SELECT * FROM effect_take('mail')"),
+    call("effect_done", Level::Work, "SELECT effect_done({effect})"),
+    call("effects_allowed", Level::Work, "SELECT effects_allowed({token})"),
     call("fence_check", Level::Work, "SELECT * FROM fence_check({token})"),
     call("replace_partition", Level::Work, "SELECT * FROM replace_partition({token})"),
     call("replace_or_keep", Level::Work, "SELECT * FROM replace_or_keep({token})"),
@@ -88,13 +92,14 @@ pub const CALLS: [Call; 42] = [
     call("backfill_new_epoch", Level::Superuser, "SELECT backfill_new_epoch('why')"),
 ];
 
-/// A pipeline `clicks` with an open lease, a plan with windows left, and a draft.
+/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, and an effect of its last window.
 pub struct World {
     pub database: Database,
     pub owner: String,
     pub token: i64,
     plan: i64,
     id: i64,
+    effect: i64,
 }
 
 impl World {
@@ -111,13 +116,16 @@ impl World {
              RESET ROLE;
              SELECT pool_define('backfill', 8);
              SELECT pool_define('spare', 1);
-             SELECT backfill_plan('clicks', '2024-01-01', '2024-02-01', 'history', expect => 31)"
+             SELECT backfill_plan('clicks', '2024-01-01', '2024-02-01', 'history', effects => true, expect => 31);
+             SELECT effect_emit(token, 'mail'), backfill_finish(token)
+             FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-01-31')"
         ));
         let plan =
             admin.one("SELECT plan_id FROM backfill_plan('clicks', '2024-02-01', '2024-02-03', 'more')", &[]);
         let id = admin.one("SELECT pipeline_id FROM backfill.pipeline_data", &[]);
         let token = claim(&mut admin, "clicks");
-        Self { database, owner, token, plan, id }
+        let effect = admin.one("SELECT id FROM backfill.effects", &[]);
+        Self { database, owner, token, plan, id, effect }
     }
 
     /// The statement of a call, about this world.
@@ -126,6 +134,7 @@ impl World {
             .replace("{token}", &self.token.to_string())
             .replace("{plan}", &self.plan.to_string())
             .replace("{id}", &self.id.to_string())
+            .replace("{effect}", &self.effect.to_string())
     }
 }
 

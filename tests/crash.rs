@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The tests take turns in crashing it. It writes asynchronous commits late, so that they are lost. What was
 /// written outlives all its processes without fsync, which only makes each recovery take seconds.
-fn cluster() -> MutexGuard<'static, Cluster> {
+pub fn cluster() -> MutexGuard<'static, Cluster> {
     static CLUSTER: OnceLock<Mutex<Cluster>> = OnceLock::new();
     CLUSTER
         .get_or_init(|| Mutex::new(Cluster::private(&["fsync = off", "wal_writer_delay = '10s'"])))
@@ -140,7 +140,7 @@ fn a_lease_that_a_careless_worker_was_told_of_survives_a_crash() {
 }
 
 /// What a session is told whose server went away.
-fn is_gone(failure: &Failure) -> bool {
+pub fn is_gone(failure: &Failure) -> bool {
     failure.sqlstate.is_empty() || failure.sqlstate.starts_with("57P")
 }
 

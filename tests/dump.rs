@@ -99,6 +99,22 @@ impl Life {
         admin.run(&format!("SELECT backfill_fail({retried}, 'boom')"));
         admin.run("SELECT window_skip('clicks', '2024-01-10', '2024-01-11', 'holiday')");
         let open = [(); 2].map(|()| claim(&mut admin, "clicks"));
+        // Effects of each state.
+        admin.run(&format!(
+            "SELECT effect_emit({}, 'mail');
+             SELECT backfill_plan('days', '2023-05-01', '2023-06-01', 'and tell them', effects => true, expect => 1);
+             SELECT effect_emit(token, 'mail', '{{\"n\": 1.50}}', key), effect_emit(token, 'other')
+             FROM (SELECT token FROM backfill_claim('w', pipelines => ARRAY['days'], window_key => '2023-05-01')) l,
+                  unnest(ARRAY['a', 'b']) key",
+            open[0]
+        ));
+        admin.run(
+            "SELECT backfill_finish(token) FROM backfill.leases WHERE window_key = '2023-05-01';
+             SELECT effect_done(id) FROM effect_take('mail');
+             SELECT backfill_plan('days', '2023-06-01', '2023-07-01', 'and tell them', effects => true, expect => 1);
+             SELECT effect_emit(token, 'mail'), backfill_fail(token, 'boom', false)
+             FROM backfill_claim('w', pipelines => ARRAY['days'], window_key => '2023-06-01')",
+        );
         admin.run(&format!(
             "SELECT backfill_stage({0}); INSERT INTO backfill.stage_{0} VALUES ('2024-01-04', 'half');
              SELECT backfill_heartbeat({1})",
@@ -150,6 +166,7 @@ fn a_restored_database_answers_as_the_old_one_did() {
         "SELECT * FROM backfill.versions",
         "SELECT * FROM backfill.version_mix",
         "SELECT * FROM backfill.quarantine",
+        "SELECT * FROM backfill.effects",
         "SELECT * FROM backfill.runs WHERE outcome <> 'revoked'",
         "SELECT * FROM backfill.windows WHERE state <> 'leased'",
         "SELECT pipeline, oldest FROM backfill.missed",
@@ -225,7 +242,15 @@ fn plans_go_on_by_themselves_where_the_dump_left_them() {
     // Of ten windows one was refused and one skipped before the dump.
     assert_eq!(
         session.lines("SELECT plan_id, state, done, failed, skipped FROM backfill.plans ORDER BY plan_id"),
-        ["1|cancelled|3|0|1", "2|completed|3|0|0", "3|cancelled|0|0|0", "4|partial|8|1|1", "5|draft|0|0|0"]
+        [
+            "1|cancelled|3|0|1",
+            "2|completed|3|0|0",
+            "3|cancelled|0|0|0",
+            "4|partial|8|1|1",
+            "5|draft|0|0|0",
+            "6|completed|1|0|0",
+            "7|partial|0|1|0"
+        ]
     );
     assert_eq!(
         session.lines("SELECT (at AT TIME ZONE 'America/New_York')::date, who FROM clicks ORDER BY 1"),
@@ -258,7 +283,8 @@ fn a_role_that_is_missing_stops_neither_the_restore_nor_the_pipelines_of_others(
                 .lines("SELECT pipeline, state FROM backfill.plans WHERE plan_id IN (2, 4) ORDER BY plan_id"),
             ["days|running", "clicks|partial"]
         );
-        let failed = "SELECT DISTINCT sqlstate, error FROM backfill.runs WHERE pipeline = 'days' AND outcome = 'failed'";
+        let failed =
+            "SELECT DISTINCT sqlstate, error FROM backfill.runs WHERE plan_id = 2 AND outcome = 'failed'";
         assert_eq!(session.lines(failed), [format!("42704|role \"{owner}\" does not exist")]);
     }
 }

@@ -16,7 +16,7 @@ use pgrx_tests::{Session, assert_sqlstate};
 /// The shortest lease that there is.
 const SHORT: &str = "lease_for => '1 second'";
 
-const CALLS: [&str; 7] = [
+const CALLS: [&str; 8] = [
     "backfill_heartbeat($1)",
     "backfill_finish($1)",
     "backfill_fail($1, 'late')",
@@ -24,6 +24,7 @@ const CALLS: [&str; 7] = [
     "fence_check($1)",
     "replace_partition($1)",
     "backfill_stage($1)",
+    "effect_emit($1, 'mail')",
 ];
 
 /// Every call that takes a token is refused with this error, and changes nothing.

@@ -5,6 +5,7 @@ mod catchup;
 mod crash;
 mod docs;
 mod dump;
+mod effects;
 mod fence;
 mod harness;
 mod leases;

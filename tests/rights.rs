@@ -245,7 +245,7 @@ fn fill_every_view(database: &Database) {
                                 query => 'SELECT $1');
          RESET ROLE;
          SELECT backfill_plan('bobs', '2024-01-01', '2024-01-02', 'first', expect => 1);
-         SELECT replace_partition(token) FROM backfill_claim('w', pipelines => ARRAY['bobs']);
+         SELECT effect_emit(token, 'mail'), replace_partition(token) FROM backfill_claim('w', pipelines => ARRAY['bobs']);
          SELECT backfill_plan('bobs', '2024-01-01', '2024-01-05', 'rest', mode => 'missing', expect => 3);"
     ));
     let token = claim(&mut admin, "bobs");

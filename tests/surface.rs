@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 33] = [
+const ROUTINES: [(&str, &str, &str); 37] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -61,6 +61,10 @@ const ROUTINES: [(&str, &str, &str); 33] = [
          IN max_windows bigint DEFAULT NULL, IN until_idle boolean DEFAULT true",
         "",
     ),
+    ("effect_done", "id bigint", "text"),
+    ("effect_emit", "token bigint, effect text, payload jsonb DEFAULT '{}', key text DEFAULT ''", "text"),
+    ("effect_take", "effect text, n integer DEFAULT 1", "SETOF backfill.effect_delivery"),
+    ("effects_allowed", "token bigint", "boolean"),
     ("fence_check", "token bigint", "backfill.lease"),
     ("pipeline_alter", "pipeline text, settings jsonb", "text"),
     (
@@ -108,7 +112,9 @@ const ROUTINES: [(&str, &str, &str); 33] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 15] = [
+const COLUMNS: [(&str, &str); 17] = [
+    ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
+    ("effects", "id, pipeline, window_key, effect, key, state"),
     (
         "lease",
         "token, pipeline, window_key, window_start, window_end, time_zone, run_kind, plan_id, attempt, code_version, \
@@ -125,7 +131,8 @@ const COLUMNS: [(&str, &str); 15] = [
     ("plan_summary", "plan_id, windows, range_start, range_end, estimate, declined"),
     (
         "plans",
-        "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, done, failed, running",
+        "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, done, failed, running, \
+         effects_suppressed",
     ),
     ("pools", "pool, slots, in_use, paused"),
     ("quarantine", "token, pipeline, window_key, reason"),
@@ -502,7 +509,7 @@ fn complete(failure: Failure) {
 }
 
 /// For each error its code, what leads to it, and the call that gets it. `{token}` is an open lease.
-const ERRORS: [(&str, &str, &str); 41] = [
+const ERRORS: [(&str, &str, &str); 58] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -513,6 +520,9 @@ const ERRORS: [(&str, &str, &str); 41] = [
         "SELECT replace_partition({token})",
     ),
     ("BF002", "SELECT backfill_new_epoch('why')", "SELECT backfill_heartbeat({token})"),
+    ("BF001", "SELECT backfill_release({token})", "SELECT effect_emit({token}, 'mail')"),
+    ("BF001", "", "SELECT effects_allowed(1)"),
+    ("BF002", "SELECT backfill_cancel(1, 'why')", "SELECT effect_emit({token}, 'mail')"),
     ("BF003", "", "SELECT backfill_approve(2, 3)"),
     ("BF003", "", "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', 'why', expect => 2)"),
     (
@@ -539,6 +549,19 @@ const ERRORS: [(&str, &str, &str); 41] = [
     ("BF012", "", "SELECT backfill_plan('clicks', '2024-03-01 05:00', '2024-03-02', 'why')"),
     ("BF012", "", "SELECT window_skip('clicks', '2024-03-01', '2024-03-01 23:00', 'why')"),
     ("22004", "", "SELECT backfill_stage(NULL)"),
+    ("22004", "", "SELECT effect_emit({token}, 'mail', NULL)"),
+    ("22004", "", "SELECT effect_emit({token}, 'mail', key => NULL)"),
+    ("22004", "", "SELECT effect_done(NULL)"),
+    ("22023", "", "SELECT effect_emit({token}, ' ')"),
+    ("22023", "", "SELECT effect_emit({token}, 'mail', key => repeat('x', 1001))"),
+    ("22023", "", "SELECT effect_take(NULL)"),
+    ("22023", "", "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', 'why', canary => 0)"),
+    ("22023", "", "SELECT backfill_adjust(1, 0)"),
+    ("22023", "", "SELECT pool_pause('live', ' ')"),
+    ("42704", "", "SELECT pool_pause('nowhere', 'why')"),
+    ("55000", "", "SELECT pool_drop('live')"),
+    ("55000", "", "SELECT backfill_retry({plan})"),
+    ("22023", "", "SELECT effect_take('mail', 0)"),
     ("22023", "", "SELECT backfill_plan('clicks', '2024-03-02', '2024-03-01', 'why')"),
     ("22023", "", "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', ' ')"),
     ("22023", "", "SELECT backfill_plan('clicks', 'tomorrow', '2024-03-02', 'why')"),
@@ -559,6 +582,7 @@ const ERRORS: [(&str, &str, &str); 41] = [
     ("42704", "", "SELECT pipeline_pause('nothing', 'why')"),
     ("42704", "", "SELECT pipeline_grant('clicks', 'nobody at all', 'work')"),
     ("42704", "", "SELECT backfill_cancel(99, 'why')"),
+    ("42704", "", "SELECT effect_done(99)"),
     ("42704", "", "SELECT backfill_claim('w', pools => ARRAY['nowhere'])"),
     (
         "42710",
@@ -566,8 +590,12 @@ const ERRORS: [(&str, &str, &str); 41] = [
         "SELECT pipeline_define('p', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at')",
     ),
     ("0A000", "", "SELECT replace_partition({token}, strategy => 'swap')"),
-    ("0A000", "", "SELECT pipeline_define('p', '1 day', '2024-01-01', depends_on_past => true)"),
     ("55000", "SELECT backfill_cancel(2, 'why')", "SELECT backfill_approve(2, 2)"),
+    (
+        "55000",
+        "SELECT effect_emit({token}, 'held')",
+        "SELECT effect_done(id) FROM backfill.effects WHERE effect = 'held'",
+    ),
 ];
 
 #[test]

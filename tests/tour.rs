@@ -21,7 +21,7 @@ const LEASE: &str = "(SELECT l.token FROM backfill.leases l ORDER BY l.token LIM
 
 /// The calls, each with the name that its answer is kept under. None of them uses an operator, or a function that
 /// is not the extension's: they are also made where those are not PostgreSQL's.
-const CALLS: [(&str, &str); 26] = [
+const CALLS: [(&str, &str); 30] = [
     ("pool", "SELECT pool_define({pool}, 3)"),
     ("defined", DEFINE),
     ("unchanged", DEFINE),
@@ -34,7 +34,7 @@ const CALLS: [(&str, &str); 26] = [
     (
         "plan",
         "SELECT plan_id, windows, range_start, range_end, estimate, declined
-         FROM backfill_plan({pipeline}, '2024-03-08', '2024-03-13', 'why', pool => {pool}, params => '{\"a\": 1.50}')",
+         FROM backfill_plan({pipeline}, '2024-03-08', '2024-03-13', 'why', pool => {pool}, effects => true, params => '{\"a\": 1.50}')",
     ),
     ("explained", "SELECT * FROM backfill_explain(1)"),
     ("approved", "SELECT backfill_approve(1, 5)"),
@@ -46,9 +46,16 @@ const CALLS: [(&str, &str); 26] = [
     ),
     ("heartbeat", "SELECT backfill_heartbeat({lease}) IS NULL"),
     ("checked", "SELECT pipeline, window_key, target, query FROM fence_check({lease})"),
+    ("emitted", r#"SELECT effect_emit({lease}, {pipeline}, '{"n": 1.50}', {pool}), effects_allowed({lease})"#),
     (
         "replaced",
         "SELECT strategy, rows, inserted, deleted, changed, digest FROM replace_partition({lease})",
+    ),
+    ("taken", "SELECT pipeline, window_key, effect, key, payload, plan_id FROM effect_take({pipeline}, 2)"),
+    ("delivered", "SELECT effect_done(1)"),
+    (
+        "effects",
+        "SELECT id, pipeline, window_key, effect, key, state, payload, plan_id, done_by FROM backfill.effects",
     ),
     ("staged", "SELECT backfill_stage({lease}) IS NULL"),
     ("failed", "SELECT backfill_fail({lease}, 'boom', false)"),

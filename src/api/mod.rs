@@ -1,5 +1,6 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
+pub mod effect;
 pub mod explain;
 pub mod lease;
 pub mod pipeline;

@@ -41,6 +41,12 @@ pub fn note(pipeline_id: i64, pool_id: i32, token: i64) {
     });
 }
 
+/// Whether the transaction came to the fence of a token. The ledger alone cannot say so: in a restored one the number
+/// of an old transaction may be this one's.
+pub fn noted(token: i64) -> bool {
+    PASSED.with_borrow(|list| list.iter().any(|passed| passed.token == token))
+}
+
 #[pg_guard]
 unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _arg: *mut c_void) {
     match event {

@@ -2,6 +2,7 @@
 
 pub mod candidate;
 pub mod claim;
+pub mod effect;
 pub mod epoch;
 pub mod gate;
 pub mod permit;

@@ -96,8 +96,37 @@ pub fn require(pipeline: &Pipeline, level: Level) -> Result<()> {
         .hint(hint))
 }
 
+const ANYWHERE: &str = "SELECT DISTINCT grantee, level FROM backfill.grant_data
+    UNION SELECT DISTINCT owner, 'owner' FROM backfill.pipeline_data";
+
+/// Refuses the call unless the effective caller holds `level` on some pipeline (42501).
+pub fn require_anywhere(level: Level) -> Result<()> {
+    let who = role::caller();
+    let held =
+        role::as_ledger(|| spi::query(ANYWHERE, &[], |row| (row.at::<String>(1), row.at::<String>(2))));
+    let suffices = |granted: &str| Level::parse(granted).is_none_or(|granted| granted >= level);
+    if role::is_superuser(who)
+        || held.iter().any(|(holder, granted)| {
+            suffices(granted) && role::find(holder).is_some_and(|holder| role::has_rights_of(who, holder))
+        })
+    {
+        return Ok(());
+    }
+    Err(Error::new(Code::Forbidden, "permission denied for the effects of all pipelines")
+        .detail(format!(
+            "The call needs level \"{}\" on a pipeline; the caller \"{}\" has it on none.",
+            level.name(),
+            role::name(who)
+        ))
+        .hint(format!(
+            "The owner of a pipeline can run SELECT pipeline_grant(pipeline, {}, '{}').",
+            crate::postgres::quote::literal(&role::name(who)),
+            level.name()
+        )))
+}
+
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 25] = [
+pub const FUNCTIONS: [(&str, Level); 28] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -105,6 +134,9 @@ pub const FUNCTIONS: [(&str, Level); 25] = [
     ("backfill_release", Level::Work),
     ("backfill_stage", Level::Work),
     ("backfill_work", Level::Work),
+    ("effect_done", Level::Work),
+    ("effect_emit", Level::Work),
+    ("effect_take", Level::Work),
     ("fence_check", Level::Work),
     ("replace_partition", Level::Work),
     ("replace_or_keep", Level::Work),

@@ -19,7 +19,7 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::{epoch, gate};
+use crate::ledger::{effect, epoch, gate};
 use crate::postgres::spi::{self, Row};
 use crate::postgres::{role, session};
 
@@ -54,6 +54,12 @@ pub struct Run {
     /// Whether a heartbeat of it is kept.
     pub has_beaten: bool,
     pub expires_at: Instant,
+    /// Whether it emitted effects that its end makes ready.
+    pub has_effects: bool,
+    /// Whether this transaction passed its fence, and did not undo that with a savepoint.
+    fenced_here: bool,
+    /// Whether this transaction ended it as done.
+    pub finished_here: bool,
 }
 
 /// How a run ended well.
@@ -72,7 +78,9 @@ const LOAD: &str = concat!(
     pipeline_columns!(),
     ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.code_version, r.as_of, \
        r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
-       COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL, r.pool_id
+       COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL, r.has_effects, \
+       COALESCE(r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned(), false), r.token, \
+       r.pool_id
      FROM backfill.run_data r
      JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
      LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
@@ -89,7 +97,8 @@ const FINISH: &str = "UPDATE backfill.run_data
         rows = COALESCE($2, rows), digest = COALESCE($3, digest),
         allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
         code_version = COALESCE($6, code_version)
-    WHERE token = $1 AND ended_at IS NULL";
+    WHERE token = $1 AND ended_at IS NULL
+    RETURNING has_effects";
 
 const RECORD: &str = "UPDATE backfill.run_data
     SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, code_version) WHERE token = $1 AND ended_at IS NULL";
@@ -124,8 +133,11 @@ impl Run {
         let pipeline = Pipeline::decode(row);
         let c = pipeline::COLUMNS;
         let window_start: Instant = row.at(c + 2);
+        let outcome: Option<String> = row.get(c + 9);
+        let token: i64 = row.at(c + 20);
+        let fenced_here = row.at(c + 19) && gate::noted(token);
         let run = Self {
-            token: 0,
+            token,
             window_key: pipeline.key_of(window_start),
             pipeline,
             plan_id: row.at(c + 1),
@@ -144,21 +156,23 @@ impl Run {
             effects: row.get(c + 15).unwrap_or(true),
             expires_at: row.at(c + 16),
             has_beaten: row.at(c + 17),
-            pool_id: row.at(c + 18),
+            has_effects: row.at(c + 18),
+            fenced_here,
+            finished_here: fenced_here && outcome.as_deref() == Some("done"),
+            pool_id: row.at(c + 21),
         };
-        (run, row.get(c + 9))
+        (run, outcome)
     }
 
     /// The run and, where it has ended, its outcome, as everybody sees it now; BF001 if there is none.
     /// The caller must hold level "work" on the pipeline (42501).
     fn load(token: i64) -> Result<(Self, Option<String>)> {
         let loaded = role::as_ledger(|| spi::latest(LOAD, &[token.into()], Self::decode).into_iter().next());
-        let Some((mut run, outcome)) = loaded else {
+        let Some((run, outcome)) = loaded else {
             return Err(Error::new(Code::StaleToken, format!("fencing token {token} is unknown"))
                 .detail("No claim in this database ever gave it out.")
                 .hint("SELECT * FROM backfill_claim(...) gives a lease with its token."));
         };
-        run.token = token;
         rights::require(&run.pipeline, Level::Work)?;
         Ok((run, outcome))
     }
@@ -201,6 +215,15 @@ impl Run {
     fn require_valid(&self) -> Result<()> {
         let why = role::as_ledger(|| void_reason(self.token));
         why.map_or(Ok(()), |why| Err(self.revoked(&why)))
+    }
+
+    fn pass_fence(&self) -> Result<()> {
+        gate::note(self.pipeline.id, self.pool_id, self.token);
+        if role::as_ledger(|| spi::run(FENCE, &[self.token.into()])) == 0 {
+            return Err(lost(self.token));
+        }
+        // The UPDATE may have waited: what could void the run is read in a later statement.
+        self.require_valid()
     }
 }
 
@@ -255,13 +278,31 @@ pub fn open(token: i64) -> Result<Run> {
 /// COMMITTED where the row moved since the transaction's snapshot.
 pub fn fence(token: i64) -> Result<Run> {
     let run = open(token)?;
-    gate::note(run.pipeline.id, run.pool_id, token);
-    if role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
-        return Err(lost(run.token));
-    }
-    // The UPDATE may have waited: what could void the run is read in a later statement.
-    run.require_valid()?;
+    run.pass_fence()?;
     Ok(run)
+}
+
+/// Like [`fence`], for what belongs to a slice beside its rows: it may also come after the run was finished, in the
+/// same transaction. The row is not written again by a transaction that stands behind its fence, because such calls
+/// are made many times.
+pub fn fence_beside_slice(token: i64) -> Result<Run> {
+    session::require_writable()?;
+    let (run, outcome) = Run::load(token)?;
+    match outcome {
+        Some(outcome) if !run.finished_here => return Err(run.ended(&outcome)),
+        _ => run.require_valid()?,
+    }
+    if !run.fenced_here {
+        run.pass_fence()?;
+    }
+    Ok(run)
+}
+
+/// Whether what works under the token may have effects now. Reads only.
+pub fn allows_effects(token: i64) -> Result<bool> {
+    let (run, outcome) = Run::load(token)?;
+    let stands = outcome.is_none() || run.finished_here;
+    Ok(stands && run.effects && role::as_ledger(|| void_reason(token)).is_none())
 }
 
 /// Ends the open run as done. Passes the fence itself.
@@ -280,8 +321,12 @@ fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, end
         metrics.into(),
         ending.code_version.as_deref().into(),
     ];
-    if role::as_ledger(|| spi::run(FINISH, &args)) == 0 {
+    // An emission under the same token may have been waited for: the row is what it left.
+    let Some(has_effects) = role::as_ledger(|| spi::first(FINISH, &args, |row| row.at(1))) else {
         return Err(lost(token));
+    };
+    if has_effects {
+        effect::publish(token);
     }
     if has_beaten {
         forget_heartbeat(token);

@@ -2,8 +2,9 @@
 
 use crate::domain::zone::Instant;
 use chrono::NaiveDateTime;
+use pgrx::callconv::{Arg, ArgAbi};
 use pgrx::datum::{Interval, Timestamp};
-use pgrx::{FromDatum, IntoDatum, pg_sys};
+use pgrx::{FromDatum, IntoDatum, impl_sql_translatable, pg_sys};
 
 impl FromDatum for Instant {
     unsafe fn from_polymorphic_datum(
@@ -77,6 +78,49 @@ impl IntoDatum for Span {
 
     fn type_oid() -> pg_sys::Oid {
         pg_sys::INTERVALOID
+    }
+}
+
+/// A `jsonb` as PostgreSQL stores it. pgrx's own type would read its numbers as floats.
+#[derive(Debug)]
+pub struct Jsonb(Box<[u8]>);
+
+impl_sql_translatable!(Jsonb, "jsonb");
+
+impl FromDatum for Jsonb {
+    unsafe fn from_polymorphic_datum(
+        datum: pg_sys::Datum,
+        is_null: bool,
+        _typoid: pg_sys::Oid,
+    ) -> Option<Self> {
+        if is_null {
+            return None;
+        }
+        unsafe {
+            let varlena = pg_sys::pg_detoast_datum(datum.cast_mut_ptr());
+            let bytes = std::slice::from_raw_parts(varlena.cast::<u8>(), pgrx::varsize_any(varlena));
+            Some(Self(bytes.into()))
+        }
+    }
+}
+
+impl IntoDatum for Jsonb {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        unsafe {
+            let copy = pg_sys::palloc(self.0.len()).cast::<u8>();
+            copy.copy_from_nonoverlapping(self.0.as_ptr(), self.0.len());
+            Some(pg_sys::Datum::from(copy))
+        }
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::JSONBOID
+    }
+}
+
+unsafe impl<'fcx> ArgAbi<'fcx> for Jsonb {
+    unsafe fn unbox_arg_unchecked(arg: Arg<'_, 'fcx>) -> Self {
+        unsafe { arg.unbox_arg_using_from_datum() }.expect("an argument that is not NULL")
     }
 }
 
