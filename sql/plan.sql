@@ -29,7 +29,7 @@ CREATE TABLE backfill.plan_data (
     created_by    text        NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     -- a draft is approved until then: what is older was decided on numbers that nobody remembers
-    expires_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) '7 days'::interval,
+    expires_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp() + '7 days'::interval,
     approved_by   text,
     approved_at   timestamptz,
     paused_by     text,

@@ -115,7 +115,13 @@ CREATE VIEW backfill.plan_count_data AS
 SELECT pl.plan_id, n.done, n.failed, n.running, n.started, skipped.windows AS skipped,
        n.ended + skipped.windows >= pl.windows AS is_over,
        pl.canary IS NOT NULL AND n.canary_ended >= pl.canary AS is_canary_over,
-       stop.token AS stopped_by,
+       CASE WHEN pl.state = 'paused' THEN pl.paused_by
+            WHEN pl.state <> 'approved' THEN NULL
+            WHEN stop.token IS NOT NULL THEN 'on_failure'
+            WHEN n.canary_ended >= pl.canary THEN 'canary' END AS paused_by,
+       CASE WHEN pl.state = 'paused' THEN pl.pause_reason
+            WHEN stop.token IS NOT NULL THEN pg_catalog.format('token %s failed for good', stop.token)
+            ELSE pg_catalog.format('the first %s windows have run', pl.canary) END AS pause_reason,
        CASE WHEN pl.state NOT IN ('approved', 'paused') THEN pl.state
             WHEN n.ended + skipped.windows >= pl.windows THEN CASE WHEN n.failed > 0 THEN 'partial' ELSE 'completed' END
             WHEN pl.state = 'paused' OR stop.token IS NOT NULL OR n.canary_ended >= pl.canary THEN 'paused'
@@ -141,3 +147,51 @@ LEFT JOIN LATERAL (
     SELECT t.token FROM backfill.plan_stop_data t WHERE t.plan_id = pl.plan_id ORDER BY t.token LIMIT 1
 ) stop ON true;
 COMMENT ON VIEW backfill.plan_count_data IS 'The counts of each plan, and the state that it shows.';
+
+-- What keeps every window of a source (plan_id 0 is the live right) from being handed out: the first that holds of a
+-- pause, a pool without a free slot, and a plan or pipeline that has as many leases as it may.
+CREATE VIEW backfill.obstacle_data AS
+WITH held AS (
+    SELECT o.pool_id, o.pipeline_id, o.plan_id
+    FROM backfill.open_run_data o
+    JOIN backfill.run_void_data r ON r.token = o.token
+    WHERE r.void_reason IS NULL AND r.lease_until >= pg_catalog.clock_timestamp()
+), source AS (
+    SELECT p.pipeline_id, 0::bigint AS plan_id, p.pool_id, p.max_active AS at_once, p.paused_by, p.pause_reason,
+           pg_catalog.format('pipeline "%s"', p.name) AS name, p.depends_on_past
+    FROM backfill.pipeline_data p
+    UNION ALL
+    SELECT pl.pipeline_id, pl.plan_id, pl.pool_id, pl.concurrency, n.paused_by, n.pause_reason,
+           pg_catalog.format('plan %s', pl.plan_id), p.depends_on_past
+    FROM backfill.plan_data pl
+    JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id
+    JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
+    WHERE pl.state IN ('approved', 'paused')
+)
+SELECT s.pipeline_id, s.plan_id, x.blocked_by, x.reason
+FROM source s
+JOIN backfill.pool_data o ON o.pool_id = s.pool_id
+CROSS JOIN LATERAL (SELECT pg_catalog.format('pool "%s"', o.name) AS pool) named
+CROSS JOIN LATERAL (
+    SELECT pg_catalog.count(*) FILTER (WHERE h.pool_id = s.pool_id) AS in_pool,
+           pg_catalog.count(*) FILTER (WHERE h.pipeline_id = s.pipeline_id AND h.plan_id = s.plan_id) AS in_source,
+           pg_catalog.count(*) FILTER (WHERE h.pipeline_id = s.pipeline_id) AS in_pipeline
+    FROM held h
+) n
+CROSS JOIN LATERAL (
+    SELECT c.blocked_by, c.reason
+    FROM (VALUES
+        (1, s.paused_by IS NOT NULL, s.name,
+         pg_catalog.format('%s is paused by %s: %s', s.name, s.paused_by, s.pause_reason)),
+        (2, o.paused_at IS NOT NULL, named.pool,
+         pg_catalog.format('%s is paused by %s: %s', named.pool, o.paused_by, o.pause_reason)),
+        (3, n.in_pool >= o.slots, named.pool,
+         pg_catalog.format('%s is full: %s of %s slots are held', named.pool, n.in_pool, o.slots)),
+        (4, n.in_source >= s.at_once, s.name,
+         pg_catalog.format('%s is full: it holds %s of %s leases', s.name, n.in_source, s.at_once)),
+        (5, s.depends_on_past AND n.in_pipeline > 0, s.name,
+         'its windows run one at a time, and one is leased')
+    ) c (rank, holds, blocked_by, reason)
+    WHERE c.holds ORDER BY c.rank LIMIT 1
+) x;
+COMMENT ON VIEW backfill.obstacle_data IS 'Live rights and active plans that hand out nothing now, and why.';

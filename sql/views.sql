@@ -66,12 +66,9 @@ SELECT pl.plan_id, v.name AS pipeline, n.state,
        (SELECT pg_catalog.count(*) FROM backfill.suppression_data s WHERE s.plan_id = pl.plan_id) AS effects_suppressed,
        pl.created_by, pl.created_at, CASE WHEN pl.state = 'draft' THEN pl.expires_at END AS expires_at,
        pl.approved_by, pl.approved_at,
-       CASE WHEN n.state = 'paused' THEN COALESCE(pl.paused_by, CASE WHEN n.stopped_by IS NOT NULL THEN 'on_failure' ELSE 'canary' END) END AS paused_by,
+       CASE WHEN n.state = 'paused' THEN n.paused_by END AS paused_by,
        CASE WHEN n.state = 'paused' THEN pl.paused_at END AS paused_at,
-       CASE WHEN n.state = 'paused' THEN COALESCE(
-           pl.pause_reason,
-           'token ' OPERATOR(pg_catalog.||) n.stopped_by OPERATOR(pg_catalog.||) ' failed for good',
-           pg_catalog.format('the first %s windows have run', pl.canary)) END AS pause_reason,
+       CASE WHEN n.state = 'paused' THEN n.pause_reason END AS pause_reason,
        pl.cancelled_by, pl.cancelled_at, pl.cancel_reason
 FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
@@ -154,6 +151,7 @@ CREATE VIEW backfill.pools WITH (security_barrier) AS
 SELECT o.name AS pool, o.slots,
        (SELECT pg_catalog.count(*) FROM backfill.open_run_data open JOIN backfill.run_void_data r ON r.token = open.token
         WHERE open.pool_id = o.pool_id AND r.void_reason IS NULL) AS in_use,
+       COALESCE(backfill.waiting_for(o.pool_id), 0) AS waiting,
        o.paused_at IS NOT NULL AS paused, o.paused_by, o.paused_at, o.pause_reason
 FROM (
     SELECT pool_id, name, slots, paused_by, paused_at, pause_reason FROM backfill.pool_data WHERE dropped_at IS NULL
@@ -171,6 +169,75 @@ SELECT r.worker, r.role, pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL) AS
 FROM backfill.runs r GROUP BY r.worker, r.role;
 COMMENT ON VIEW backfill.workers IS 'Workers by the name that they claimed with.';
 
+CREATE VIEW backfill.blocked WITH (security_barrier) AS
+SELECT v.name AS pipeline, w.window_key, w.window_start, w.state, w.plan_id, w.blocked_by, w.reason
+FROM backfill.readable_data v
+JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at IS NULL
+CROSS JOIN LATERAL backfill.waiting_of(v.pipeline_id) w
+WHERE w.blocked_by IS NOT NULL;
+COMMENT ON VIEW backfill.blocked IS 'Windows that would run and cannot now, with what is in the way: a window, a pool, a plan, the pipeline, or a backend that still writes.';
+
+-- Made of the views above, so that everyone sees his own.
+CREATE VIEW backfill.attention WITH (security_barrier) AS
+SELECT w.state AS kind, w.pipeline, pg_catalog.count(*) AS windows, pg_catalog.min(w.window_start) AS oldest,
+       pg_catalog.max(w.window_start) AS newest, NULL::bigint AS plan_id,
+       CASE w.state WHEN 'failed' THEN 'their attempts are used up'
+                    WHEN 'refused' THEN 'what was produced was refused; backfill.quarantine may hold it'
+                    ELSE 'what their slices were built from has changed' END AS what,
+       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => %L);', w.pipeline,
+                         CASE w.state WHEN 'stale' THEN 'stale' ELSE 'failed' END) AS remedy
+FROM backfill.windows w WHERE w.state IN ('failed', 'refused', 'stale')
+GROUP BY w.pipeline, w.state
+UNION ALL
+SELECT 'missed', m.pipeline, m.windows, m.oldest, m.newest, NULL, 'they are due, never ran, and start by themselves no more',
+       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''missing'');', m.pipeline)
+FROM backfill.missed m
+UNION ALL
+SELECT 'blocked', b.pipeline, pg_catalog.count(*), pg_catalog.min(b.window_start), pg_catalog.max(b.window_start), NULL,
+       pg_catalog.min(b.reason), pg_catalog.format('see to %s', b.blocked_by)
+FROM backfill.blocked b WHERE b.state = 'blocked'
+GROUP BY b.pipeline, b.blocked_by
+UNION ALL
+SELECT 'overdue', l.pipeline, pg_catalog.count(*), pg_catalog.min(l.window_start), pg_catalog.max(l.window_start), NULL,
+       'their leases expired, and no claim has come to take them over', 'start a worker'
+FROM backfill.leases l WHERE l.expires_at < pg_catalog.clock_timestamp()
+GROUP BY l.pipeline
+UNION ALL
+-- Nothing is in the way, and nobody comes: 15 minutes are longer than any worker sleeps.
+SELECT 'no worker', v.name, pg_catalog.count(*), pg_catalog.min(w.window_start), pg_catalog.max(w.window_start), NULL,
+       'they wait, nothing is in the way, and no worker has claimed one for 15 minutes',
+       pg_catalog.format('start a worker, or CALL backfill_work(pipelines => ARRAY[%L]);', v.name)
+FROM backfill.readable_data v
+JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at IS NULL
+CROSS JOIN LATERAL backfill.waiting_of(v.pipeline_id) w
+WHERE w.blocked_by IS NULL AND w.waits_since < pg_catalog.clock_timestamp() - '15 minutes'::interval
+  AND NOT EXISTS (SELECT FROM backfill.open_run_data o WHERE o.pipeline_id = v.pipeline_id)
+GROUP BY v.name
+UNION ALL
+SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
+       CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)
+                     WHEN 'paused' THEN pg_catalog.format('paused by %s: %s', pl.paused_by, pl.pause_reason)
+                     ELSE pg_catalog.format('%s of its windows failed or were refused', pl.failed) END,
+       pg_catalog.format(CASE pl.state WHEN 'draft' THEN 'SELECT backfill_explain(%s);'
+                                       WHEN 'paused' THEN 'SELECT backfill_resume(%s);'
+                                       ELSE 'SELECT backfill_retry(%s);' END, pl.plan_id)
+FROM backfill.plans pl
+WHERE pl.state IN ('paused', 'partial') OR pl.state = 'draft' AND pl.expires_at > pg_catalog.clock_timestamp()
+UNION ALL
+SELECT 'paused pipeline', p.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('paused by %s: %s', p.paused_by, p.pause_reason),
+       pg_catalog.format('SELECT * FROM pipeline_resume(%L);', p.pipeline)
+FROM backfill.pipelines p WHERE p.paused_at IS NOT NULL
+UNION ALL
+SELECT 'paused pool', NULL, o.waiting, NULL, NULL, NULL, pg_catalog.format('pool "%s" is paused by %s: %s', o.pool, o.paused_by, o.pause_reason),
+       pg_catalog.format('SELECT pool_resume(%L);', o.pool)
+FROM backfill.pools o WHERE o.paused
+UNION ALL
+SELECT 'mixed versions', m.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('its slices were built by %s', m.versions),
+       'plan the windows of the older version again'
+FROM backfill.version_mix m WHERE m.mixed;
+COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with the call that helps.';
+
 GRANT SELECT ON backfill.pipelines, backfill.windows, backfill.runs, backfill.leases, backfill.plans,
     backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions,
-    backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers TO PUBLIC;
+    backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
+    backfill.blocked, backfill.attention TO PUBLIC;

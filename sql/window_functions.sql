@@ -39,3 +39,16 @@ COMMENT ON FUNCTION backfill.missed_of(bigint) IS 'The missed windows of a pipel
 CREATE FUNCTION backfill.window_key(cadence interval, start_local timestamp, start_at timestamptz, time_zone text, window_start timestamptz)
     RETURNS text LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'window_key_wrapper';
 COMMENT ON FUNCTION backfill.window_key(interval, timestamp, timestamptz, text, timestamptz) IS 'The key of the window that starts at a boundary of a grid. For the views.';
+
+CREATE FUNCTION backfill.waiting_of(
+    pipeline_id bigint,
+    OUT window_key text, OUT window_start timestamptz, OUT state text, OUT plan_id bigint, OUT waits_since timestamptz,
+    OUT blocked_by text, OUT reason text
+) RETURNS SETOF record
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'waiting_of_wrapper';
+COMMENT ON FUNCTION backfill.waiting_of(bigint) IS
+'The windows of a pipeline that would run and have no lease, and what is in the way (NULL: nothing). For backfill.blocked and backfill.attention; none for a pipeline that the caller may not read.';
+
+CREATE FUNCTION backfill.waiting_for(pool_id int) RETURNS bigint
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'waiting_for_wrapper';
+COMMENT ON FUNCTION backfill.waiting_for(int) IS 'How many windows wait for a slot of a pool. For backfill.pools.';

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 46] = [
+pub const CALLS: [Call; 48] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -44,6 +44,8 @@ pub const CALLS: [Call; 46] = [
     // The views call these for whoever reads them; they show others nothing.
     call("windows_of", Level::Nobody, "SELECT * FROM backfill.windows_of({id})"),
     call("missed_of", Level::Nobody, "SELECT * FROM backfill.missed_of({id})"),
+    call("waiting_of", Level::Nobody, "SELECT * FROM backfill.waiting_of({id})"),
+    call("waiting_for", Level::Nobody, "SELECT backfill.waiting_for(1)"),
     call("pipeline_windows", Level::Read, "SELECT * FROM pipeline_windows('clicks')"),
     call("window_why", Level::Read, "SELECT window_why('clicks', '2024-01-02')"),
     call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),

@@ -15,3 +15,4 @@ mod slices;
 mod support;
 mod surface;
 mod tour;
+mod waiting;

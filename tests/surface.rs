@@ -134,7 +134,7 @@ const COLUMNS: [(&str, &str); 17] = [
         "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, done, failed, running, \
          effects_suppressed",
     ),
-    ("pools", "pool, slots, in_use, paused"),
+    ("pools", "pool, slots, in_use, waiting, paused"),
     ("quarantine", "token, pipeline, window_key, reason"),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (

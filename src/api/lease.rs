@@ -165,7 +165,7 @@ const BEAT: &str = "INSERT INTO backfill.heartbeat_data (token, expires_at, beat
 #[pg_extern(sql = false)]
 fn backfill_heartbeat(token: Option<i64>, progress: Option<JsonB>) -> TimestampWithTimeZone {
     let expires_at = answer(run::require_token(token).and_then(|token| heartbeat(token, progress)));
-    TimestampWithTimeZone::try_from(expires_at.0).expect("the ledger's instants are finite")
+    datum::timestamptz(expires_at)
 }
 
 fn heartbeat(token: i64, progress: Option<JsonB>) -> Result<Instant> {

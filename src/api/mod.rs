@@ -8,4 +8,5 @@ pub mod plan;
 pub mod plan_life;
 pub mod pool;
 pub mod slice;
+pub mod waiting;
 pub mod window;

@@ -552,9 +552,7 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     let positions = ranges_of(missed.iter().map(|seen| seen.window.position));
     request.insert("positions".to_owned(), json!(positions));
     let summary = crate::api::plan::propose(&pipeline, &Request::read(&request)?, request, "resume")?;
-    let instant = |seen: &window::Seen| {
-        TimestampWithTimeZone::try_from(seen.window.start.0).expect("windows are finite")
-    };
+    let instant = |seen: &window::Seen| datum::timestamptz(seen.window.start);
     Ok((missed.len() as i64, Some(instant(oldest)), Some(instant(newest)), summary.plan_id()))
 }
 

@@ -8,7 +8,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{Reading, Seen, require_reason};
-use crate::ledger::{pool, price, sequence, version};
+use crate::ledger::{pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, role, session, settings, spi};
@@ -403,25 +403,6 @@ const CANCEL: &str = "UPDATE backfill.plan_data
 
 const WAITING: &str = "SELECT windows FROM backfill.plan_waiting_data WHERE plan_id = $1";
 
-/// Who has written the row of a lease and not ended its transaction yet.
-const WRITERS: &str =
-    "SELECT r.xmax FROM backfill.run_data r WHERE r.token = ANY ($1) AND r.ended_at IS NULL";
-
-const PIDS: &str = "SELECT l.pid FROM pg_catalog.pg_locks l
-    JOIN pg_catalog.unnest($1) x (xid) ON l.transactionid = x.xid
-    WHERE l.locktype = 'transactionid' AND l.granted AND l.pid IS NOT NULL";
-
-fn still_writing(tokens: Vec<i64>) -> Vec<i32> {
-    let writers = spi::query(WRITERS, &[tokens.into()], |row| row.at::<pg_sys::TransactionId>(1));
-    // A savepoint that was released leaves its own number in the row; the lock is the transaction's.
-    let writers: Vec<pg_sys::TransactionId> = writers
-        .into_iter()
-        .filter(|xid| unsafe { pg_sys::TransactionIdIsInProgress(*xid) })
-        .map(|xid| unsafe { pg_sys::SubTransGetTopmostTransaction(xid) })
-        .collect();
-    spi::query(PIDS, &[writers.into()], |row| row.at(1))
-}
-
 fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> {
     session::require_writable()?;
     let reason = require_reason(reason)?;
@@ -446,7 +427,7 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
                 .detail("It has ended: every window of it has.")
                 .hint("SELECT * FROM backfill.plans shows how."));
         }
-        let writing = still_writing(held);
+        let writing = writer::of(Reading::Deciding, held).into_iter().map(|(_, pid)| pid).collect();
         let args = [plan_id.into(), cancelled_by.as_str().into(), reason.as_str().into()];
         spi::run(CANCEL, &args);
         Ok((freed + revoked, revoked, writing))

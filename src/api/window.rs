@@ -6,10 +6,11 @@ use crate::domain::calendar::Grid;
 use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
 use crate::error::{Result, answer};
+use crate::ledger::obstacle::{Obstacles, is_waiting};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, Seen, require_reason};
-use crate::postgres::datum;
+use crate::postgres::datum::{self, timestamptz};
 use crate::postgres::zone::PgZone;
 use crate::postgres::{lock, lock::Key, role, session, spi};
 use pgrx::prelude::*;
@@ -37,7 +38,8 @@ fn pipeline_windows(
     ),
 > {
     let (pipeline, seen) = answer(windows(pipeline, since, until));
-    TableIterator::new(seen.into_iter().map(move |seen| row(&pipeline, seen)).collect::<Vec<_>>())
+    let obstacles = Obstacles::of(&pipeline, &seen);
+    TableIterator::new(seen.into_iter().map(|seen| row(&pipeline, &obstacles, seen)).collect::<Vec<_>>())
 }
 
 fn windows(
@@ -66,12 +68,8 @@ type Row = (
     String,
 );
 
-fn timestamptz(at: Instant) -> TimestampWithTimeZone {
-    TimestampWithTimeZone::try_from(at.0).expect("instants of the ledger are finite")
-}
-
-fn row(pipeline: &Pipeline, seen: Seen) -> Row {
-    let why = why(pipeline, &seen);
+fn row(pipeline: &Pipeline, obstacles: &Obstacles, seen: Seen) -> Row {
+    let why = why(pipeline, obstacles, &seen);
     let record = seen.record;
     (
         pipeline.grid.window_key(seen.window.position).unwrap_or_default(),
@@ -119,10 +117,11 @@ fn windows_of(
         _ => 0..0,
     };
     let seen = answer(window::look(Reading::Stable, &pipeline, range, datum::clock()));
+    let obstacles = Obstacles::of(&pipeline, &seen);
     let rows: Vec<Row> = seen
         .into_iter()
         .filter(|seen| positions.binary_search(&seen.window.position).is_ok())
-        .map(|seen| row(&pipeline, seen))
+        .map(|seen| row(&pipeline, &obstacles, seen))
         .collect();
     TableIterator::new(rows)
 }
@@ -176,11 +175,20 @@ fn why_named(pipeline: Option<String>, window_key: Option<String>) -> Result<Str
     let window = pipeline.window_named(&window_key.unwrap_or_default())?;
     let range = window.position..window.position + 1;
     let seen = window::look(Reading::Stable, &pipeline, range, datum::clock())?;
-    Ok(seen.first().map(|seen| why(&pipeline, seen)).unwrap_or_default())
+    let obstacles = Obstacles::of(&pipeline, &seen);
+    Ok(seen.first().map(|seen| why(&pipeline, &obstacles, seen)).unwrap_or_default())
 }
 
 /// One honest sentence or more on why the window is as it is, and what would move it.
-fn why(pipeline: &Pipeline, seen: &Seen) -> String {
+fn why(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> String {
+    let said = state_text(pipeline, seen);
+    match is_waiting(seen).then(|| obstacles.before(seen)).flatten() {
+        Some(obstacle) => format!("{said} Now {}.", obstacle.reason),
+        None => said,
+    }
+}
+
+fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
     let record = &seen.record;
     let at = |instant: Instant| instant_text(&pipeline.grid.zone, instant);
     let error = || record.error.as_deref().unwrap_or("no reason given").to_owned();
@@ -208,10 +216,7 @@ fn why(pipeline: &Pipeline, seen: &Seen) -> String {
             "It was skipped: {}.",
             record.skipped.as_deref().unwrap_or_default()
         ),
-        State::Blocked => format!(
-            "It waits for window {}, which has to be done, skipped or adopted first.",
-            record.blocked_by.and_then(|k| pipeline.grid.window_key(k).ok()).unwrap_or_default()
-        ),
+        State::Blocked => "It waits for a window before it, on which it depends.".to_owned(),
         State::Queued => format!(
             "Approved plan {} will run it when a worker claims it and a permit is free.",
             record.owner_plan.unwrap_or_default()
@@ -236,10 +241,12 @@ fn why(pipeline: &Pipeline, seen: &Seen) -> String {
             record.slice_token.unwrap_or_default(),
             record.published_at.map(at).unwrap_or_default()
         ),
-        State::Eligible if pipeline.paused => {
-            "It may start by itself once the pipeline is resumed.".to_owned()
-        }
-        State::Eligible => "It may start by itself: no worker has claimed it yet.".to_owned(),
+        State::Eligible => match (&pipeline.query, &pipeline.code_version) {
+            (None, Some(version)) => format!(
+                "It may start by itself when a worker claims it that states code version \"{version}\"."
+            ),
+            _ => "It may start by itself when a worker claims it.".to_owned(),
+        },
         State::Missed => {
             "It is due and did not run, and the catchup rule does not let it start by itself. An approved plan \
              can run it."

@@ -29,7 +29,6 @@ pub struct Pipeline {
     pub catchup: i32,
     pub delay: Span,
     pub active_since: Instant,
-    pub paused: bool,
     pub lease_for: Span,
     pub max_attempts: i32,
     pub retry_delay: Span,
@@ -48,13 +47,13 @@ macro_rules! pipeline_columns {
         "p.pipeline_id, p.name, p.owner, p.cadence, p.start_local, p.start_at, p.time_zone, p.target, \
          p.slice_column::pg_catalog.text, p.query, p.query_path, \
          p.code_version, p.backlog, p.catchup, p.delay, p.active_since, \
-         p.paused_at IS NOT NULL, p.lease_for, p.max_attempts, p.retry_delay, \
+         p.depends_on_past, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
-         p.dropped_at IS NOT NULL, p.depends_on_past"
+         p.dropped_at IS NOT NULL"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 26;
+pub const COLUMNS: i32 = 25;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -91,7 +90,7 @@ impl Pipeline {
             catchup: row.at(14),
             delay: row.at(15),
             active_since: row.at(16),
-            paused: row.at(17),
+            depends_on_past: row.at(17),
             lease_for: row.at(18),
             max_attempts: row.at(19),
             retry_delay: row.at(20),
@@ -100,7 +99,6 @@ impl Pipeline {
             cost_per_hour: row.get(23),
             max_shrink: row.at(24),
             dropped: row.at(25),
-            depends_on_past: row.at(26),
         }
     }
 

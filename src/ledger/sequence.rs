@@ -82,7 +82,7 @@ pub fn becomes_stale(pipeline: &Pipeline, position: i64, now: Instant) -> Result
 /// Marks what is blocked by a window before it, and what is stale because of one. `all` holds every window from the
 /// pipeline's first one on.
 pub fn judge(all: &mut [Seen]) {
-    let mut in_the_way: Option<i64> = None;
+    let mut in_the_way: Option<(i64, State)> = None;
     let mut newest_change = 0;
     let mut stale = false;
     for seen in all {
@@ -95,7 +95,7 @@ pub fn judge(all: &mut [Seen]) {
             seen.state = State::Blocked;
             seen.record.blocked_by = in_the_way;
         } else {
-            in_the_way = (!is_settled(seen)).then_some(seen.window.position);
+            in_the_way = (!is_settled(seen)).then_some((seen.window.position, seen.state));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::domain::bound::Bound;
 use crate::domain::calendar::{GridError, Window};
+use crate::domain::catchup::Admission;
 use crate::domain::lifecycle::{Facts, Outcome, State};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
@@ -32,8 +33,8 @@ pub struct Record {
     pub skipped: Option<String>,
     /// The token of the newest slice whose digest is not that of the slice before.
     pub changed_by: Option<i64>,
-    /// The position of the window that it waits for.
-    pub blocked_by: Option<i64>,
+    /// The position of the window that it waits for, and the state of that.
+    pub blocked_by: Option<(i64, State)>,
 }
 
 /// One window, its state, and what the ledger holds of it.
@@ -117,6 +118,13 @@ pub fn look(reading: Reading, pipeline: &Pipeline, positions: Range<i64>, now: I
     Ok(seen)
 }
 
+/// Which windows of the pipeline may start by themselves at `now`.
+pub fn admission(pipeline: &Pipeline, now: Instant) -> Admission {
+    let newest =
+        role::as_ledger(|| spi::read(NEWEST_START, &[pipeline.id.into()], |row| row.at::<Instant>(1)));
+    pipeline.admission(now, newest.into_iter().next())
+}
+
 /// [`look`], without what depends on the windows before.
 pub fn look_at_each(
     reading: Reading,
@@ -127,11 +135,8 @@ pub fn look_at_each(
     let grid = &pipeline.grid;
     let windows: Vec<Window> = grid.windows(positions).map_err(out_of_range)?.collect();
     let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return Ok(vec![]) };
-    let (mut records, newest) = role::as_ledger(|| {
-        let newest = spi::read(NEWEST_START, &[pipeline.id.into()], |row| row.at::<Instant>(1));
-        (records(reading, pipeline, first.start, last.end), newest.into_iter().next())
-    });
-    let admission = pipeline.admission(now, newest);
+    let mut records = role::as_ledger(|| records(reading, pipeline, first.start, last.end));
+    let admission = admission(pipeline, now);
     let newest_due = pipeline.newest_due(now);
     Ok(windows
         .into_iter()

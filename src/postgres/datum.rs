@@ -3,7 +3,7 @@
 use crate::domain::zone::Instant;
 use chrono::NaiveDateTime;
 use pgrx::callconv::{Arg, ArgAbi};
-use pgrx::datum::{Interval, Timestamp};
+use pgrx::datum::{Interval, Timestamp, TimestampWithTimeZone};
 use pgrx::{FromDatum, IntoDatum, impl_sql_translatable, pg_sys};
 
 impl FromDatum for Instant {
@@ -34,6 +34,11 @@ pub fn clock() -> Instant {
 /// A `timestamp` without zone as civil time. Both count microseconds since 2000-01-01 00:00:00.
 pub fn local(timestamp: Timestamp) -> NaiveDateTime {
     Instant(i64::from(timestamp)).utc()
+}
+
+/// An instant as pgrx's type, for the rows of set-returning functions.
+pub fn timestamptz(at: Instant) -> TimestampWithTimeZone {
+    TimestampWithTimeZone::try_from(at.0).expect("instants of the ledger are finite")
 }
 
 /// Civil time as a `timestamp` without zone.
