@@ -12,6 +12,7 @@ mod leases;
 mod plans;
 mod rights;
 mod slices;
+mod story;
 mod support;
 mod surface;
 mod tour;
