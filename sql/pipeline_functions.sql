@@ -60,13 +60,19 @@ CREATE FUNCTION pipeline_define(
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pipeline_define_wrapper';
 REVOKE ALL ON FUNCTION pipeline_define(text, interval, backfill.bound, regclass, name, text, text, text, boolean, int, int, interval, text, int, interval, interval, int, interval, interval, interval, numeric, real, text, text, interval, name, text) FROM PUBLIC;
 COMMENT ON FUNCTION pipeline_define(text, interval, backfill.bound, regclass, name, text, text, text, boolean, int, int, interval, text, int, interval, interval, int, interval, interval, interval, numeric, real, text, text, interval, name, text) IS
-'Defines a pipeline, or applies what differs, and answers created, unchanged or what changed; the same call on every deployment changes nothing. Its windows follow each other by cadence (months, days, or a time) from start_at, local in time_zone. Nothing older than backlog windows ever starts by itself. Errors: 22023, 42704, 42710 where another pipeline has the target, 42501, 0A000 for what is not built yet, 25006.';
+'Defines a pipeline, or applies what differs, and answers created, unchanged or what changed; the same call on every deployment changes nothing. Its windows follow each other by cadence (months, days, or a time) from start_at, local in time_zone. Nothing older than backlog windows ever starts by itself. Another grid is refused: pipeline_alter changes it. Errors: 22023, 42704, 42710 where another pipeline has the target, 42501, 0A000 for what is not built yet, 25006.';
 
 CREATE FUNCTION pipeline_alter(pipeline text, settings jsonb) RETURNS text
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pipeline_alter_wrapper';
 REVOKE ALL ON FUNCTION pipeline_alter(text, jsonb) FROM PUBLIC;
 COMMENT ON FUNCTION pipeline_alter(text, jsonb) IS
-'Changes some settings, named as in pipeline_define, and answers unchanged or what changed. Unknown settings and changes of the grid are refused (22023). Errors as of pipeline_define.';
+'Changes some settings, named as in pipeline_define, and answers unchanged or what changed. With switch_at, cadence, time_zone and start_at lay another grid from that instant on, a boundary of both grids and not before the end of the newest window that the ledger names; the windows before it stay. An earlier start_at alone adds windows before the first one. Errors: 22023 for unknown settings too, BF012 where switch_at or start_at is off a grid, 40001 while windows are being claimed, and those of pipeline_define.';
+
+CREATE FUNCTION pipeline_rename(pipeline text, new_name text) RETURNS text
+    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_rename_wrapper';
+REVOKE ALL ON FUNCTION pipeline_rename(text, text) FROM PUBLIC;
+COMMENT ON FUNCTION pipeline_rename(text, text) IS
+'Gives the pipeline another name, and answers renamed or unchanged. Its windows, plans, leases and grants stay as they are; workers that name it need the new name. Errors: 22023 for a blank name, 42710 for one that is taken, 42704, 42501, 25006.';
 
 CREATE FUNCTION pipeline_pause(pipeline text, reason text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_pause_wrapper';

@@ -20,8 +20,9 @@ CREATE TABLE backfill.plan_data (
     windows       bigint      NOT NULL CHECK (windows > 0),
     range_start   timestamptz NOT NULL,
     range_end     timestamptz NOT NULL,
-    -- a draft's members, to see at approval whether they moved: ranges of positions, a letter for each state,
-    -- the token of each slice
+    -- a draft's members, to see at approval whether they moved: ranges of positions in the grids as they were, a
+    -- letter for each state, the token of each slice
+    grid_version  int         NOT NULL,
     member_ranges bigint[],
     member_states text,
     member_tokens bigint[],

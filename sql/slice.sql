@@ -45,12 +45,10 @@ COMMENT ON FUNCTION backfill_stage(bigint) IS
 
 CREATE VIEW backfill.quarantine WITH (security_barrier) AS
 SELECT s.token, v.name AS pipeline,
-       backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, r.window_start) AS window_key,
-       s.relation, s.rows, s.reason, s.sqlstate, s.quarantined_at
+       backfill.window_key(r.pipeline_id, r.window_start) AS window_key, s.relation, s.rows, s.reason, s.sqlstate, s.quarantined_at
 FROM backfill.stage_data s
 JOIN backfill.run_data r ON r.token = s.token
 JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
-JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
 WHERE s.quarantined_at IS NOT NULL;
 COMMENT ON VIEW backfill.quarantine IS 'Rows of attempts that failed or were refused, kept in the table named by relation, with the reason.';
 GRANT SELECT ON backfill.quarantine TO PUBLIC;

@@ -14,7 +14,7 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_roles me WHERE me.rolname = CURRENT_USER
 COMMENT ON VIEW backfill.readable_data IS 'Pipelines that the current user may read. The one place of this rule in SQL.';
 
 CREATE VIEW backfill.pipelines WITH (security_barrier) AS
-SELECT p.name AS pipeline, p.owner, p.cadence, p.start_at, p.time_zone, p.target, p.slice_column, p.query,
+SELECT p.name AS pipeline, p.owner, p.cadence, p.given_start AS start_at, p.time_zone, p.target, p.slice_column, p.query,
        p.code_version, o.name AS pool, p.max_active, p.backlog, p.catchup, p.delay, p.lease_for, p.max_attempts,
        p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.description,
        p.active_since, p.paused_at, p.paused_by, p.pause_reason, p.created_at, p.created_by, p.changed_at, p.changed_by
@@ -23,6 +23,19 @@ JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id
 JOIN backfill.pool_data o ON o.pool_id = p.pool_id
 WHERE p.dropped_at IS NULL;
 COMMENT ON VIEW backfill.pipelines IS 'Pipelines with their settings.';
+
+CREATE VIEW backfill.grids WITH (security_barrier) AS
+SELECT v.name AS pipeline, g.since, g.until, g.cadence, g.start_at, g.time_zone, g.replaced_at, g.replaced_by
+FROM (
+    SELECT p.pipeline_id, p.dropped_at, e.since, e.until, e.cadence, e.start_at, e.time_zone, e.replaced_at, e.replaced_by
+    FROM backfill.pipeline_data p CROSS JOIN LATERAL pg_catalog.unnest(p.ended_grids) e
+    UNION ALL
+    SELECT p.pipeline_id, p.dropped_at, p.grid_since, 'infinity', p.cadence, p.start_at, p.time_zone, NULL, NULL
+    FROM backfill.pipeline_data p
+) g
+JOIN backfill.readable_data v ON v.pipeline_id = g.pipeline_id
+WHERE g.dropped_at IS NULL;
+COMMENT ON VIEW backfill.grids IS 'The grids of each pipeline, which follow each other without a gap: windows from since on and before until are laid by cadence from start_at in time_zone.';
 
 CREATE VIEW backfill.windows WITH (security_barrier) AS
 SELECT p.name AS pipeline, w.*
@@ -33,19 +46,21 @@ COMMENT ON VIEW backfill.windows IS 'Windows that have a run, are in an approved
 
 -- An open run of a cancelled plan, a skipped window or a dropped pipeline is shown as what it is, revoked.
 CREATE VIEW backfill.runs WITH (security_barrier) AS
-SELECT r.token, v.name AS pipeline, backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, r.window_start) AS window_key,
+SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
        r.window_start, r.window_end, NULLIF(r.plan_id, 0) AS plan_id, r.attempt, r.run_kind, r.worker, r.role,
        r.code_version, r.as_of, r.started_at, r.ended_at AS finished_at,
        CASE WHEN r.ended_at IS NOT NULL THEN r.outcome WHEN r.void_reason IS NOT NULL THEN 'revoked' END AS outcome,
        r.rows, r.digest, CASE WHEN r.ended_at IS NOT NULL THEN r.error ELSE r.void_reason END AS error, r.sqlstate, r.allow_shrink, r.metrics
 FROM backfill.run_void_data r
-JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
-JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id;
+JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id;
 COMMENT ON VIEW backfill.runs IS 'Every attempt at a window; outcome is NULL while it is open.';
 
 CREATE VIEW backfill.leases WITH (security_barrier) AS
-SELECT r.token, v.name AS pipeline, backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, r.window_start) AS window_key,
-       r.window_start, r.window_end, p.time_zone, r.run_kind, NULLIF(r.plan_id, 0) AS plan_id, r.attempt,
+SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
+       r.window_start, r.window_end,
+       COALESCE((SELECT g.time_zone FROM pg_catalog.unnest(p.ended_grids) g
+                 WHERE g.since <= r.window_start AND g.until > r.window_start), p.time_zone) AS time_zone,
+       r.run_kind, NULLIF(r.plan_id, 0) AS plan_id, r.attempt,
        r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, p.target, p.target AS write_to,
        'each'::text AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
        r.worker, r.role, r.started_at, r.beat_at, r.progress
@@ -91,7 +106,7 @@ JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id;
 COMMENT ON VIEW backfill.plan_declined IS 'Windows of a plan''s range that are not in it, as ranges, each with its reason.';
 
 CREATE VIEW backfill.slice_history WITH (security_barrier) AS
-SELECT v.name AS pipeline, backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, r.window_start) AS window_key,
+SELECT v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
        r.window_start, r.window_end, p.target, r.token, r.code_version, NULLIF(r.plan_id, 0) AS plan_id, r.worker,
        r.as_of, r.rows, r.digest, r.allow_shrink, r.ended_at AS published_at,
        pg_catalog.lead(r.ended_at) OVER (PARTITION BY r.pipeline_id, r.window_start ORDER BY r.turn) AS replaced_at
@@ -138,12 +153,11 @@ COMMENT ON VIEW backfill.missed IS 'Windows that are due, did not run, and start
 
 CREATE VIEW backfill.effects WITH (security_barrier) AS
 SELECT e.effect_id AS id, v.name AS pipeline,
-       backfill.window_key(p.cadence, p.start_local, p.start_at, p.time_zone, e.window_start) AS window_key,
+       backfill.window_key(e.pipeline_id, e.window_start) AS window_key,
        e.window_start, e.window_end, e.effect, e.key, e.state, e.payload, e.token, NULLIF(e.plan_id, 0) AS plan_id,
        e.emitted_at, e.published_at, e.done_at, e.done_by
 FROM backfill.effect_data e
-JOIN backfill.readable_data v ON v.pipeline_id = e.pipeline_id
-JOIN backfill.pipeline_data p ON p.pipeline_id = e.pipeline_id;
+JOIN backfill.readable_data v ON v.pipeline_id = e.pipeline_id;
 COMMENT ON VIEW backfill.effects IS 'The outbox: effects that are suppressed, held until their slice is published, ready for a consumer, or done.';
 
 -- Readable by all: what a pool holds is a number.
@@ -237,7 +251,7 @@ SELECT 'mixed versions', m.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('
 FROM backfill.version_mix m WHERE m.mixed;
 COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with the call that helps.';
 
-GRANT SELECT ON backfill.pipelines, backfill.windows, backfill.runs, backfill.leases, backfill.plans,
+GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.runs, backfill.leases, backfill.plans,
     backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions,
     backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
     backfill.blocked, backfill.attention TO PUBLIC;

@@ -36,10 +36,6 @@ CREATE FUNCTION backfill.missed_of(pipeline_id bigint, OUT windows bigint, OUT o
     LANGUAGE c STABLE STRICT ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'missed_of_wrapper';
 COMMENT ON FUNCTION backfill.missed_of(bigint) IS 'The missed windows of a pipeline. For backfill.missed; none for a pipeline that the caller may not read.';
 
-CREATE FUNCTION backfill.window_key(cadence interval, start_local timestamp, start_at timestamptz, time_zone text, window_start timestamptz)
-    RETURNS text LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'window_key_wrapper';
-COMMENT ON FUNCTION backfill.window_key(interval, timestamp, timestamptz, text, timestamptz) IS 'The key of the window that starts at a boundary of a grid. For the views.';
-
 CREATE FUNCTION backfill.waiting_of(
     pipeline_id bigint,
     OUT window_key text, OUT window_start timestamptz, OUT state text, OUT plan_id bigint, OUT waits_since timestamptz,
@@ -52,3 +48,9 @@ COMMENT ON FUNCTION backfill.waiting_of(bigint) IS
 CREATE FUNCTION backfill.waiting_for(pool_id int) RETURNS bigint
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'waiting_for_wrapper';
 COMMENT ON FUNCTION backfill.waiting_for(int) IS 'How many windows wait for a slot of a pool. For backfill.pools.';
+
+-- Called for every row of a view, where a SET clause would cost more than the function. It pins what it reads itself.
+CREATE FUNCTION backfill.window_key(pipeline_id bigint, window_start timestamptz) RETURNS text
+    LANGUAGE c STABLE STRICT AS 'MODULE_PATHNAME', 'window_key_wrapper';
+COMMENT ON FUNCTION backfill.window_key(bigint, timestamptz) IS
+'The key of the window of a pipeline around an instant. For the views; NULL for a pipeline that the caller may not read.';

@@ -30,22 +30,18 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 48] = [
+pub const CALLS: [Call; 49] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_recv", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_send", Level::Nobody, "SELECT backfill.bound_send('2024-01-01')"),
-    call(
-        "window_key",
-        Level::Nobody,
-        "SELECT backfill.window_key('1 day', '2024-01-01', '2024-01-01', 'UTC', '2024-01-02')",
-    ),
     // The views call these for whoever reads them; they show others nothing.
     call("windows_of", Level::Nobody, "SELECT * FROM backfill.windows_of({id})"),
     call("missed_of", Level::Nobody, "SELECT * FROM backfill.missed_of({id})"),
     call("waiting_of", Level::Nobody, "SELECT * FROM backfill.waiting_of({id})"),
     call("waiting_for", Level::Nobody, "SELECT backfill.waiting_for(1)"),
+    call("window_key", Level::Nobody, "SELECT backfill.window_key({id}, '2024-01-02')"),
     call("pipeline_windows", Level::Read, "SELECT * FROM pipeline_windows('clicks')"),
     call("window_why", Level::Read, "SELECT window_why('clicks', '2024-01-02')"),
     call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),
@@ -86,6 +82,7 @@ pub const CALLS: [Call; 48] = [
     call("pipeline_alter", Level::Owner, "SELECT pipeline_alter('clicks', '{\"backlog\": 7}')"),
     call("pipeline_grant", Level::Owner, "SELECT pipeline_grant('clicks', 'postgres', 'read')"),
     call("pipeline_revoke", Level::Owner, "SELECT pipeline_revoke('clicks', 'postgres')"),
+    call("pipeline_rename", Level::Owner, "SELECT pipeline_rename('clicks', 'hits')"),
     call("pipeline_drop", Level::Owner, "SELECT pipeline_drop('clicks')"),
     call("pool_define", Level::Superuser, "SELECT pool_define('live', 9)"),
     call("pool_pause", Level::Superuser, "SELECT pool_pause('live', 'why')"),

@@ -70,6 +70,12 @@ impl Life {
                 time_zone => 'America/New_York', query => 'SELECT $1, ''x''', pool => 'nightly', retry_delay => '0');
              SELECT pipeline_define('outside', '1 hour', '2024-01-01', code_version => 'v1');
              SELECT pipeline_pause('outside', 'not yet');
+             SELECT window_skip('outside', '2024-01-01', '2024-01-01 02:00', 'too early');
+             SELECT pipeline_alter('outside', '{{\"cadence\": \"1 day\", \"switch_at\": \"2024-01-02\"}}');
+             SELECT pipeline_alter('outside', '{{\"start_at\": \"2023-12-31\"}}');
+             SELECT window_skip('outside', '2024-01-02', '2024-01-03', 'nothing there');
+             SELECT pipeline_alter('outside', '{{\"cadence\": \"1 month\", \"time_zone\": \"Europe/London\",
+                                                \"start_at\": \"2024-01-01\", \"switch_at\": \"2024-02-01\"}}');
              SELECT pipeline_define('gone', '1 day', '2024-01-01');
              SELECT pipeline_drop('gone');"
         ));
@@ -159,6 +165,8 @@ fn a_restored_database_answers_as_the_old_one_did() {
     let [mut old, mut new] = [&life.database, &new].map(Database::connect);
     for view in [
         "SELECT * FROM backfill.pipelines",
+        "SELECT * FROM backfill.grids",
+        "SELECT * FROM pipeline_windows('outside', NULL, '2024-06-01')",
         "SELECT * FROM backfill.plans",
         "SELECT * FROM backfill.plan_declined",
         "SELECT * FROM backfill.slices",

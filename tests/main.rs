@@ -7,6 +7,7 @@ mod docs;
 mod dump;
 mod effects;
 mod fence;
+mod grids;
 mod harness;
 mod leases;
 mod plans;

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 37] = [
+const ROUTINES: [(&str, &str, &str); 38] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -89,6 +89,7 @@ const ROUTINES: [(&str, &str, &str); 37] = [
         "pipeline text",
         "TABLE(missed bigint, oldest timestamp with time zone, newest timestamp with time zone, plan_id bigint)",
     ),
+    ("pipeline_rename", "pipeline text, new_name text", "text"),
     ("pipeline_revoke", "pipeline text, role text", "text"),
     (
         "pipeline_windows",
@@ -112,7 +113,7 @@ const ROUTINES: [(&str, &str, &str); 37] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 17] = [
+const COLUMNS: [(&str, &str); 18] = [
     ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
     ("effects", "id, pipeline, window_key, effect, key, state"),
     (
@@ -125,6 +126,7 @@ const COLUMNS: [(&str, &str); 17] = [
         "token, pipeline, window_key, window_start, window_end, time_zone, run_kind, plan_id, attempt, code_version, \
          effects, as_of, target, write_to, publish, query, params, lease_for, expires_at",
     ),
+    ("grids", "pipeline, since, until, cadence, start_at, time_zone"),
     ("missed", "pipeline, windows, oldest, newest"),
     ("pipelines", "pipeline, owner, cadence, start_at, time_zone, target, query, code_version"),
     ("plan_declined", "plan_id, range_start, range_end, windows, reason"),
@@ -509,7 +511,7 @@ fn complete(failure: Failure) {
 }
 
 /// For each error its code, what leads to it, and the call that gets it. `{token}` is an open lease.
-const ERRORS: [(&str, &str, &str); 58] = [
+const ERRORS: [(&str, &str, &str); 64] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -535,6 +537,11 @@ const ERRORS: [(&str, &str, &str); 58] = [
         "SELECT pipeline_alter('clicks', '{\"query\": \"SELECT $2, NULL\"}')",
         "SELECT backfill_approve(2, 2)",
     ),
+    (
+        "BF004",
+        "SELECT pipeline_alter('clicks', '{\"cadence\": \"1 hour\", \"switch_at\": \"2024-03-01\"}')",
+        "SELECT backfill_approve(2, 2)",
+    ),
     ("BF005", "", "SELECT replace_partition({token}, query => 'SELECT $2, NULL')"),
     (
         "BF006",
@@ -548,6 +555,12 @@ const ERRORS: [(&str, &str, &str); 58] = [
     ),
     ("BF012", "", "SELECT backfill_plan('clicks', '2024-03-01 05:00', '2024-03-02', 'why')"),
     ("BF012", "", "SELECT window_skip('clicks', '2024-03-01', '2024-03-01 23:00', 'why')"),
+    (
+        "BF012",
+        "",
+        "SELECT pipeline_alter('clicks', '{\"cadence\": \"1 hour\", \"switch_at\": \"2024-03-01 05:30\"}')",
+    ),
+    ("BF012", "", "SELECT pipeline_alter('clicks', '{\"start_at\": \"2023-03-01 05:30\"}')"),
     ("22004", "", "SELECT backfill_stage(NULL)"),
     ("22004", "", "SELECT effect_emit({token}, 'mail', NULL)"),
     ("22004", "", "SELECT effect_emit({token}, 'mail', key => NULL)"),
@@ -577,6 +590,8 @@ const ERRORS: [(&str, &str, &str); 58] = [
     ("22023", "", "SELECT pipeline_define('p', '1 day 1 hour', '2024-01-01')"),
     ("22023", "", "SELECT pipeline_define('p', '1 day', '2024-01-01', time_zone => 'Mars')"),
     ("22023", "", "SELECT pipeline_define('clicks', '2 days', '2024-01-01')"),
+    ("22023", "", "SELECT pipeline_alter('clicks', '{\"cadence\": \"1 hour\"}')"),
+    ("22023", "", "SELECT pipeline_rename('clicks', ' ')"),
     ("22023", "", "SELECT pipeline_grant('clicks', 'postgres', 'rule')"),
     ("22023", "", "SELECT replace_partition({token}, query => 'DELETE FROM clicks')"),
     ("42704", "", "SELECT pipeline_pause('nothing', 'why')"),
@@ -589,6 +604,7 @@ const ERRORS: [(&str, &str, &str); 58] = [
         "",
         "SELECT pipeline_define('p', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at')",
     ),
+    ("42710", "SELECT pipeline_define('p', '1 day', '2024-01-01')", "SELECT pipeline_rename('clicks', 'p')"),
     ("0A000", "", "SELECT replace_partition({token}, strategy => 'swap')"),
     ("55000", "SELECT backfill_cancel(2, 'why')", "SELECT backfill_approve(2, 2)"),
     (

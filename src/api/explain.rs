@@ -35,7 +35,7 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
     let pipeline = Pipeline::by_id(plan.pipeline_id);
     rights::require(&pipeline, Level::Read)?;
     let request = Request::read(&plan.request)?;
-    let zone = &pipeline.grid.zone;
+    let zone = pipeline.grid.zone();
     let estimate = &plan.estimate;
     let field = |name: &str| duration_text(&estimate[name]);
     let mut page = vec![

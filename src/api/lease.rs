@@ -93,7 +93,7 @@ impl Lease {
                 value(self.window_key),
                 value(self.window_start),
                 value(self.window_end),
-                value(pipeline.time_zone.as_str()),
+                value(pipeline.time_zone_at(self.window_start)),
                 value(self.run_kind),
                 (self.plan_id > 0).then_some(self.plan_id).and_then(value),
                 value(self.attempt),

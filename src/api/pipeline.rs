@@ -1,18 +1,21 @@
 //! Defining pipelines, pausing them, and saying who may do what with them.
 
-use crate::domain::bound::{Bound, instant_text};
+use crate::domain::bound::{Bound, instant_text, local_text};
 use crate::domain::cadence::Cadence;
 use crate::domain::calendar::Grid;
+use crate::domain::timeline::Timeline;
+use crate::domain::zone::{Instant, Zone};
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
-use crate::ledger::{pool, version};
+use crate::ledger::{grid, pool, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::datum::{self, Span};
 use crate::postgres::zone::PgZone;
 use crate::postgres::{lock, lock::Key, query, role, session, settings, spi, target};
+use pgrx::datum::DatumWithOid;
 use pgrx::prelude::*;
 use pgrx::{JsonB, pg_sys};
 use serde_json::{Map, Value, json};
@@ -48,8 +51,11 @@ const SETTINGS: Signature = &[
     ("description", pg_sys::TEXTOID),
 ];
 
-/// Settings that lay the grid: changing them would move windows that have a history.
+/// Settings that lay the grid.
 const GRID: [&str; 3] = ["cadence", "start_at", "time_zone"];
+
+/// What `pipeline_alter` takes beside them: from when on another grid counts.
+const SWITCH_AT: &str = "switch_at";
 
 /// Settings that the contract names and a later release builds, with the value that asks for nothing.
 fn not_built() -> [(&'static str, Value); 4] {
@@ -81,15 +87,16 @@ fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {
 
 fn define(name: Option<String>, settings: Map<String, Value>, path: &str) -> Result<String> {
     session::require_writable()?;
-    let name = name
-        .filter(|name| !name.trim().is_empty())
-        .ok_or_else(|| invalid("a pipeline needs a name", "pipeline is NULL or blank.", "Give it a name."))?;
+    let name = require_name("pipeline", name)?;
     role::as_ledger(|| lock::exclusive(Key::Definitions));
     let Some(existing) = Pipeline::find(&name) else {
         return create(&name, &settings, path);
     };
     rights::require(&existing, Level::Owner)?;
-    change(&existing, &settings, path)
+    change(&existing, &settings, path, |wanted| match wanted.moved[..] {
+        [] => Ok(None),
+        _ => Err(grid::not_by_definition(&existing, wanted)),
+    })
 }
 
 #[pg_extern(sql = false)]
@@ -118,11 +125,12 @@ fn alter(
             "SELECT pipeline_alter('...', '{\"max_active\": 2}').",
         ));
     };
+    let switch_at = switch_at(&mut settings)?;
     if let Some(unknown) = settings.keys().find(|key| SETTINGS.iter().all(|(name, _)| name != *key)) {
         let known: Vec<&str> = SETTINGS.iter().map(|(name, _)| *name).collect();
         return Err(invalid(
             &format!("unknown setting \"{unknown}\""),
-            &format!("Settings are {}.", known.join(", ")),
+            &format!("Settings are {}, and {SWITCH_AT}.", known.join(", ")),
             "Settings have the names of pipeline_define's arguments.",
         ));
     }
@@ -130,8 +138,34 @@ fn alter(
         settings.insert("target".to_owned(), Value::from(u32::from(relation?)));
     }
     let mut all = stored(&pipeline);
+    if settings.contains_key("time_zone") {
+        // As in a definition, where it is local as a rule: midnight stays midnight.
+        all.insert(
+            "start_at".to_owned(),
+            local_text(pipeline.grid.zone().to_local(given_start(&pipeline))).into(),
+        );
+    }
     all.extend(settings);
-    change(&pipeline, &all, path)
+    change(&pipeline, &all, path, |wanted| grid::decide(&pipeline, wanted, switch_at.as_deref()))
+}
+
+/// Takes `switch_at` out of the settings.
+fn switch_at(settings: &mut Map<String, Value>) -> Result<Option<String>> {
+    let Some(given) = settings.remove(SWITCH_AT).filter(|given| !given.is_null()) else { return Ok(None) };
+    let text = given.as_str().filter(|_| GRID.iter().any(|name| settings.contains_key(*name)));
+    text.map(|text| Some(text.to_owned())).ok_or_else(|| {
+        invalid(
+            &format!("{SWITCH_AT} cannot be used"),
+            &format!("{SWITCH_AT} is a bound as text, beside {}.", GRID.join(", ")),
+            "SELECT pipeline_alter('...', '{\"cadence\": \"1 hour\", \"switch_at\": \"...\"}').",
+        )
+    })
+}
+
+fn require_name(argument: &str, name: Option<String>) -> Result<String> {
+    name.filter(|name| !name.trim().is_empty()).ok_or_else(|| {
+        invalid("a pipeline needs a name", &format!("{argument} is NULL or blank."), "Give it a name.")
+    })
 }
 
 fn invalid(message: &str, detail: &str, hint: &str) -> Error {
@@ -140,7 +174,6 @@ fn invalid(message: &str, detail: &str, hint: &str) -> Error {
 
 /// Settings with their types, checked one by one.
 struct Checked {
-    cadence: Span,
     grid: Grid<PgZone>,
     target: Option<pg_sys::Oid>,
     slice_column: Option<String>,
@@ -279,9 +312,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             "Leave max_active out.",
         ));
     }
-    target::check(relation, column.as_deref(), &grid, query.is_some())?;
     Ok(Checked {
-        cadence,
         grid,
         target: relation,
         slice_column: column,
@@ -307,46 +338,34 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
 
 macro_rules! setting_columns {
     () => {
-        "cadence, start_local, start_at, time_zone, target, slice_column, query, query_path, \
-         code_version, backlog, catchup, delay, pool_id, max_active, lease_for, run_timeout, max_attempts, \
-         retry_delay, source_retention, expected_duration, cost_per_hour, max_shrink, description, depends_on_past"
+        "target, slice_column, query, query_path, code_version, backlog, catchup, \
+         delay, pool_id, max_active, lease_for, run_timeout, max_attempts, retry_delay, source_retention, \
+         expected_duration, cost_per_hour, max_shrink, description, \
+         depends_on_past"
     };
 }
 const INSERT: &str = concat!(
     "INSERT INTO backfill.pipeline_data (name, owner, created_by, active_since, ",
     setting_columns!(),
-    ") VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) RETURNING pipeline_id"
+    ", cadence, start_local, start_at, time_zone, given_start) \
+     VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $25)"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22) WHERE pipeline_id = $1"
 );
 
 impl Checked {
-    /// The values of `setting_columns!()` after the two given ones.
-    fn write(
-        &self,
-        sql: &'static str,
-        first: pgrx::datum::DatumWithOid,
-        second: &str,
-        path: &str,
-    ) -> Option<i64> {
-        let grid = &self.grid;
-        let zone = grid.zone.name();
-        let args = [
-            first,
-            second.into(),
-            self.cadence.into(),
-            datum::timestamp(grid.anchor_local).into(),
-            grid.anchor.into(),
-            zone.as_str().into(),
+    /// The values of `setting_columns!()`.
+    fn values(&self, path: &str) -> Vec<DatumWithOid<'_>> {
+        vec![
             self.target.into(),
             self.slice_column.as_deref().into(),
             self.query.as_deref().into(),
-            self.query.as_ref().map(|_| path).into(),
+            self.query.as_ref().map(|_| path.to_owned()).into(),
             self.code_version.as_deref().into(),
             self.backlog.into(),
             self.catchup.into(),
@@ -363,61 +382,100 @@ impl Checked {
             self.max_shrink.into(),
             self.description.as_deref().into(),
             self.depends_on_past.into(),
-        ];
-        spi::first(sql, &args, |row| row.at(1))
+        ]
+    }
+
+    fn insert(&self, name: &str, owner: &str, path: &str) {
+        let (cadence, start_local, start_at, time_zone) = grid::columns(&self.grid);
+        let mut args = vec![name.into(), owner.into()];
+        args.extend(self.values(path));
+        args.extend([cadence.into(), start_local.into(), start_at.into(), time_zone.into()]);
+        spi::run(INSERT, &args);
+    }
+
+    fn update(&self, pipeline_id: i64, by: &str, path: &str) {
+        let mut args = vec![pipeline_id.into(), by.into()];
+        args.extend(self.values(path));
+        spi::run(UPDATE, &args);
+    }
+
+    fn require_target(&self, timeline: &Timeline<PgZone>) -> Result<()> {
+        target::check(self.target, self.slice_column.as_deref(), timeline, self.query.is_some())
     }
 }
 
 fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<String> {
     let checked = check(settings)?;
+    checked.require_target(&Timeline::new(checked.grid))?;
     claim_target(&checked, 0)?;
     let owner = role::name(role::caller());
     check_query(&checked, path)?;
     role::as_ledger(|| {
-        checked.write(INSERT, name.into(), &owner, path);
+        checked.insert(name, &owner, path);
         rights::execute_grants(&owner);
     });
     record_version(name)?;
     Ok("created".to_owned())
 }
 
-/// The same call on every deployment changes nothing; what differs is applied and named.
-fn change(existing: &Pipeline, settings: &Map<String, Value>, path: &str) -> Result<String> {
-    let mut checked = check(settings)?;
+/// The same call on every deployment changes nothing; what differs is applied and named. `regrid` decides about
+/// another grid.
+fn change(
+    existing: &Pipeline,
+    settings: &Map<String, Value>,
+    path: &str,
+    regrid: impl FnOnce(&grid::Wanted) -> Result<Option<grid::Regrid>>,
+) -> Result<String> {
+    let checked = check(settings)?;
     let before = stored(existing);
     let after = comparable(settings, &checked);
-    let changed: Vec<&str> = SETTINGS
+    let mut changed: Vec<&str> = SETTINGS
         .iter()
         .map(|(name, _)| *name)
-        .filter(|name| differs(before.get(*name), after.get(*name)))
+        .filter(|name| match *name {
+            "start_at" => !is_same_start(existing, &checked.grid),
+            name => differs(before.get(name), after.get(name)),
+        })
         .collect();
-    if let Some(moved) = changed.iter().find(|name| GRID.contains(name)) {
-        return Err(invalid(
-            &format!("{moved} of pipeline \"{}\" cannot be changed", existing.name),
-            &format!(
-                "Its windows were laid with {}; {} would move them.",
-                before.get(*moved).unwrap_or(&Value::Null),
-                after.get(*moved).unwrap_or(&Value::Null)
-            ),
-            "Define a new pipeline with the new grid; this one keeps its windows and their history.",
-        ));
+    let moved: Vec<&str> = changed.iter().copied().filter(|name| GRID.contains(name)).collect();
+    let regrid = regrid(&grid::Wanted { grid: checked.grid, moved, settings: &after })?;
+    if regrid.is_some() && changed.iter().all(|name| !GRID.contains(name)) {
+        changed.push(SWITCH_AT);
     }
+    checked.require_target(regrid.as_ref().map_or(&existing.grid, |regrid| &regrid.timeline))?;
     let moved_path = checked.query.is_some() && existing.query_path.as_deref() != Some(path);
     if changed.is_empty() && !moved_path {
         return Ok("unchanged".to_owned());
     }
-    // Read back from its text, a start that the clock skipped would move.
-    checked.grid = existing.grid;
     claim_target(&checked, existing.id)?;
     check_query(&checked, path)?;
     let changed_by = role::name(role::caller());
-    role::as_ledger(|| checked.write(UPDATE, existing.id.into(), &changed_by, path));
+    role::as_ledger(|| {
+        checked.update(existing.id, &changed_by, path);
+        if let Some(regrid) = regrid {
+            regrid.store(existing.id, &changed_by);
+        }
+    });
     record_version(&existing.name)?;
-    let mut names: Vec<&str> = changed;
-    if moved_path && !names.contains(&"query") {
-        names.push("search_path of query");
+    if moved_path && !changed.contains(&"query") {
+        changed.push("search_path of query");
     }
-    Ok(format!("changed: {}", names.join(", ")))
+    Ok(format!("changed: {}", changed.join(", ")))
+}
+
+/// Whether a grid starts where the pipeline was said to start. A local start stays the same in another zone.
+fn is_same_start(existing: &Pipeline, grid: &Grid<PgZone>) -> bool {
+    let (given, zone) = (given_start(existing), existing.grid.zone());
+    given == grid.anchor || (zone.name() != grid.zone.name() && zone.to_local(given) == grid.anchor_local)
+}
+
+const GIVEN_START: &str = "SELECT given_start FROM backfill.pipeline_data WHERE pipeline_id = $1";
+
+/// `start_at` as it was given last. The grid may count from elsewhere: from before it was changed, or before its
+/// start was moved.
+fn given_start(pipeline: &Pipeline) -> Instant {
+    role::as_ledger(|| spi::first(GIVEN_START, &[pipeline.id.into()], |row| row.at(1)))
+        .expect("the ledger never forgets a pipeline")
 }
 
 fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
@@ -434,13 +492,13 @@ fn stored(pipeline: &Pipeline) -> Map<String, Value> {
         Some(Value::Object(settings)) => settings,
         _ => Map::new(),
     };
-    settings.insert("start_at".to_owned(), start_text(&pipeline.grid));
+    settings.insert("start_at".to_owned(), start_text(pipeline.grid.zone(), given_start(pipeline)));
     settings
 }
 
 /// The start as text that reads the same in every session.
-fn start_text(grid: &Grid<PgZone>) -> Value {
-    Value::from(instant_text(&grid.zone, grid.anchor))
+fn start_text(zone: &PgZone, start: Instant) -> Value {
+    Value::from(instant_text(zone, start))
 }
 
 /// Given settings as [`stored`] would show them.
@@ -450,7 +508,7 @@ const COMPARABLE: &str = "SELECT pg_catalog.to_jsonb(s)
 fn comparable(settings: &Map<String, Value>, checked: &Checked) -> Map<String, Value> {
     let mut settings = settings.clone();
     settings.insert("time_zone".to_owned(), Value::from(checked.grid.zone.name()));
-    settings.insert("start_at".to_owned(), start_text(&checked.grid));
+    settings.insert("start_at".to_owned(), start_text(&checked.grid.zone, checked.grid.anchor));
     let json = spi::first(COMPARABLE, &[JsonB(Value::Object(settings)).into()], |row| row.at::<JsonB>(1).0);
     match json {
         Some(Value::Object(settings)) => settings,
@@ -554,6 +612,36 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     let summary = crate::api::plan::propose(&pipeline, &Request::read(&request)?, request, "resume")?;
     let instant = |seen: &window::Seen| datum::timestamptz(seen.window.start);
     Ok((missed.len() as i64, Some(instant(oldest)), Some(instant(newest)), summary.plan_id()))
+}
+
+const NAMED: &str = "SELECT 1 FROM backfill.pipeline_data WHERE name = $1 AND dropped_at IS NULL";
+
+const RENAME: &str = "UPDATE backfill.pipeline_data
+    SET name = $2, changed_at = pg_catalog.clock_timestamp(), changed_by = $3 WHERE pipeline_id = $1";
+
+#[pg_extern(sql = false)]
+fn pipeline_rename(pipeline: Option<String>, new_name: Option<String>) -> String {
+    answer(rename(pipeline, new_name))
+}
+
+fn rename(pipeline: Option<String>, new_name: Option<String>) -> Result<String> {
+    session::require_writable()?;
+    let new_name = require_name("new_name", new_name)?;
+    role::as_ledger(|| lock::exclusive(Key::Definitions));
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    if pipeline.name == new_name {
+        return Ok("unchanged".to_owned());
+    }
+    let by = role::name(role::caller());
+    role::as_ledger(|| {
+        if !spi::latest(NAMED, &[new_name.as_str().into()], |_| ()).is_empty() {
+            return Err(Error::new(Code::Duplicate, format!("pipeline \"{new_name}\" exists already"))
+                .detail("Names of pipelines are unique until they are dropped.")
+                .hint("Choose another name."));
+        }
+        spi::run(RENAME, &[pipeline.id.into(), new_name.as_str().into(), by.as_str().into()]);
+        Ok("renamed".to_owned())
+    })
 }
 
 const DROP: &str = "UPDATE backfill.pipeline_data

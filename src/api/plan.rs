@@ -3,6 +3,7 @@
 use crate::domain::bound::instant_text;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::grid;
 use crate::ledger::permit::{self, Cap};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
@@ -100,8 +101,9 @@ fn plan(mut arguments: Map<String, Value>) -> Result<Summary> {
 const INSERT: &str = "INSERT INTO backfill.plan_data
         (pipeline_id, origin, request, reason, ordering, concurrency, pool_id, priority, code_version, effects,
          params, allow_shrink, as_of, windows, range_start, range_end, member_ranges, member_states, member_tokens,
-         estimate, created_by, canary, on_failure)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
+         estimate, created_by, canary, on_failure, grid_version)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+        $24)
     RETURNING plan_id";
 
 const INSERT_DECLINED: &str = "INSERT INTO backfill.plan_declined_data (plan_id, range_start, range_end, windows, reason)
@@ -168,6 +170,7 @@ pub fn propose(
         created_by.as_str().into(),
         request.canary.into(),
         (if request.stops_on_failure { "stop" } else { "continue" }).into(),
+        pipeline.grid_version.into(),
     ];
     let plan_id: i64 = role::as_ledger(|| {
         let plan_id: i64 =
@@ -218,8 +221,8 @@ fn declined_json(pipeline: &Pipeline, declined: &[Declined]) -> Value {
         .iter()
         .map(|d| {
             json!({
-                "range_start": instant_text(&pipeline.grid.zone, d.start),
-                "range_end": instant_text(&pipeline.grid.zone, d.end),
+                "range_start": instant_text(pipeline.grid.zone(), d.start),
+                "range_end": instant_text(pipeline.grid.zone(), d.end),
                 "windows": d.windows,
                 "reason": d.reason,
             })
@@ -264,6 +267,7 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
             plan.windows
         )));
     }
+    require_grid(&pipeline, &plan)?;
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;
     let selection = select(&pipeline, &request, plan.as_of)?;
@@ -318,6 +322,22 @@ pub fn require_state(plan: &Plan, states: &[&str], wanted: &str) -> Result<()> {
         .hint("SELECT * FROM backfill.plans shows the state of every plan."))
 }
 
+const AGAIN: &str = "Make a new plan with SELECT * FROM backfill_plan(...) and approve that.";
+
+/// A draft names its windows by their positions (BF004 if those were laid anew since).
+fn require_grid(pipeline: &Pipeline, plan: &Plan) -> Result<()> {
+    grid::require_current(pipeline)?;
+    if plan.grid_version == pipeline.grid_version {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::OutOfDate,
+        format!("plan {} is out of date: the grid of pipeline \"{}\" changed", plan.id, pipeline.name),
+    )
+    .detail(format!("Now its windows {}.", grid::described(&pipeline.grid.newest().grid)))
+    .hint(AGAIN))
+}
+
 /// Differences named in an error.
 const NAMED: usize = 5;
 
@@ -335,7 +355,6 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
     if frozen == now && version == plan.code_version {
         return Ok(());
     }
-    let again = "Make a new plan with SELECT * FROM backfill_plan(...) and approve that.";
     let owned = selection
         .declined
         .iter()
@@ -345,11 +364,11 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
             .detail(format!(
                 "{} window(s) from {} to {} are {}.",
                 owned.windows,
-                instant_text(&pipeline.grid.zone, owned.start),
-                instant_text(&pipeline.grid.zone, owned.end),
+                instant_text(pipeline.grid.zone(), owned.start),
+                instant_text(pipeline.grid.zone(), owned.end),
                 owned.reason
             ))
-            .hint(format!("Wait for that plan, or cancel it. {again}")));
+            .hint(format!("Wait for that plan, or cancel it. {AGAIN}")));
     }
     let mut differences =
         frozen.differences(&now, |position| pipeline.grid.window_key(position).unwrap_or_default());
@@ -372,7 +391,7 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
         format!("plan {} is out of date: what it was made from has moved", plan.id),
     )
     .detail(format!("{detail}."))
-    .hint(again))
+    .hint(AGAIN))
 }
 
 fn was_member(pipeline: &Pipeline, frozen: &Frozen, declined: &Declined) -> bool {

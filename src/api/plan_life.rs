@@ -6,6 +6,7 @@
 use crate::api::plan::{append, for_decision, frozen_version, require_state, store_declined};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::grid;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Ordering, Plan, Request, select};
 use crate::ledger::stop;
@@ -190,6 +191,7 @@ fn backfill_extend(plan_id: Option<i64>) -> i64 {
 
 fn extend(plan_id: Option<i64>) -> Result<i64> {
     let (pipeline, plan) = active(plan_id, "extended")?;
+    grid::require_current(&pipeline)?;
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;
     let version = frozen_version(&pipeline, &request)?;

@@ -1,7 +1,6 @@
 //! Replacing the slice of a window.
 
 use crate::error::{Code, Error, Result, answer, faithful};
-use crate::ledger::pipeline::Pipeline;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::stage::{self, Purpose, Stage};
@@ -137,7 +136,7 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
             if Stage::find(token).is_none() {
                 let stage = Stage::create(&run, target.table.oid, Purpose::Keeping);
                 stage.open_to(source.author.role());
-                source.run(&run.pipeline, || {
+                source.run(&run, || {
                     table::insert(&stage.table(), &built.columns(), &built.rows);
                 });
             }
@@ -181,7 +180,8 @@ fn open(run: &Run) -> Result<Segment> {
                 run.token
             )));
     };
-    Segment::open(oid, column, &pipeline.grid.zone, [run.window_start, run.window_end])
+    let zone = &pipeline.grid.at(run.window_start).grid.zone;
+    Segment::open(oid, column, zone, [run.window_start, run.window_end])
 }
 
 /// Where the new rows come from.
@@ -288,15 +288,15 @@ impl Source {
     }
 
     /// Runs something in the name and under the settings of the source.
-    fn run<T>(&self, pipeline: &Pipeline, f: impl FnOnce() -> T) -> T {
-        self.author.run(|| settings::for_query(&pipeline.time_zone, &self.path, f))
+    fn run<T>(&self, run: &Run, f: impl FnOnce() -> T) -> T {
+        self.author.run(|| settings::for_query(&run.time_zone(), &self.path, f))
     }
 
     fn build(&self, run: &Run, target: &Segment) -> Result<Built> {
         if self.own {
             self.require_version(run)?;
         }
-        self.run(&run.pipeline, || {
+        self.run(run, || {
             let select = Select::read(&self.text)?;
             let writable = target.table.writable();
             let columns = match &self.columns {
@@ -337,7 +337,7 @@ impl Source {
         if self.own || self.columns.is_some() || run.query.is_none() {
             return Ok(None);
         }
-        let version = self.run(&run.pipeline, || Select::read(&self.text))?.fingerprint();
+        let version = self.run(run, || Select::read(&self.text))?.fingerprint();
         version::record(run.pipeline.id, &version, &self.text, &settings::search_path());
         Ok(Some(version))
     }
@@ -376,7 +376,7 @@ impl Built {
         if outside == 0 {
             return Ok(());
         }
-        let bounds = settings::for_query(&run.pipeline.time_zone, "", || target.bounds.text());
+        let bounds = settings::for_query(&run.time_zone(), "", || target.bounds.text());
         let column = &target.column;
         Err(Error::new(
             Code::OutsideWindow,
@@ -479,10 +479,10 @@ fn write(
     consent: Option<String>,
 ) -> Result<Replacement> {
     let rows = built.rows.count();
-    let deleted = source.run(&run.pipeline, || target.delete());
+    let deleted = source.run(run, || target.delete());
     let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
     let columns = built.columns();
-    let inserted = source.run(&run.pipeline, || table::insert(&target.table.shown(), &columns, &built.rows));
+    let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, &built.rows));
     let (held, digest) = if target.may_differ(&columns) {
         let held = target.measure();
         (held.rows, held.digest)

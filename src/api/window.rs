@@ -1,19 +1,21 @@
 //! Looking at windows, and deciding about them.
 
 use crate::domain::bound::instant_text;
-use crate::domain::cadence::Cadence;
-use crate::domain::calendar::Grid;
 use crate::domain::lifecycle::State;
+use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Result, answer};
+use crate::ledger::grid;
 use crate::ledger::obstacle::{Obstacles, is_waiting};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, Seen, require_reason};
 use crate::postgres::datum::{self, timestamptz};
 use crate::postgres::zone::PgZone;
-use crate::postgres::{lock, lock::Key, role, session, spi};
+use crate::postgres::{lock, lock::Key, role, session, settings, spi};
+use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::collections::HashMap;
 
 #[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
@@ -147,22 +149,22 @@ fn missed_of(
     TableIterator::once((missed.len() as i64, start(missed.first()), start(missed.last())))
 }
 
+/// The calendars of the pipelines that a query has met; `None` for those that its caller may not read.
+type Calendars = HashMap<i64, Option<Timeline<PgZone>>>;
+
 #[pg_extern(sql = false)]
 fn window_key(
-    cadence: Interval,
-    start_local: Timestamp,
-    start_at: TimestampWithTimeZone,
-    time_zone: &str,
+    pipeline_id: i64,
     window_start: TimestampWithTimeZone,
+    fcinfo: pg_sys::FunctionCallInfo,
 ) -> Option<String> {
-    let grid = Grid {
-        cadence: Cadence::from_parts(cadence.months(), cadence.days(), cadence.micros()).ok()?,
-        anchor_local: datum::local(start_local),
-        anchor: Instant(i64::from(start_at)),
-        zone: PgZone::new(time_zone).ok()?,
-    };
-    let window = grid.window_of(Instant(i64::from(window_start))).ok()?;
-    grid.window_key(window.position).ok()
+    let mut calendars = unsafe { pgrx::fcinfo::pg_func_extra(fcinfo, Calendars::new) };
+    let calendar = calendars.entry(pipeline_id).or_insert_with(|| {
+        settings::pinned(|| rights::may_read(pipeline_id).then(|| Pipeline::by_id(pipeline_id).grid))
+    });
+    let calendar = calendar.as_ref()?;
+    let window = calendar.window_of(Instant(i64::from(window_start))).ok()?;
+    calendar.window_key(window.position).ok()
 }
 
 #[pg_extern(sql = false)]
@@ -190,7 +192,7 @@ fn why(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> String {
 
 fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
     let record = &seen.record;
-    let at = |instant: Instant| instant_text(&pipeline.grid.zone, instant);
+    let at = |instant: Instant| instant_text(pipeline.grid.zone(), instant);
     let error = || record.error.as_deref().unwrap_or("no reason given").to_owned();
     match seen.state {
         State::Leased => format!(
@@ -288,9 +290,10 @@ fn skip(
         .map(|windows| windows.map(|window| window.start).collect())
         .unwrap_or_default();
     let caller = role::name(role::caller());
-    Ok(role::as_ledger(|| {
+    role::as_ledger(|| {
         lock::exclusive(Key::Gate { pipeline: pipeline.id });
+        grid::require_current(&pipeline)?;
         let args = [pipeline.id.into(), starts.into(), reason.as_str().into(), caller.as_str().into()];
-        spi::run_bulk(SKIP, &args) as i64
-    }))
+        Ok(spi::run_bulk(SKIP, &args) as i64)
+    })
 }

@@ -1,14 +1,12 @@
-//! The windows of a pipeline: a grid of boundaries laid over time.
+//! A grid of boundaries laid over time. A pipeline's windows are those of the grids of its
+//! [`Timeline`](super::timeline::Timeline), which for most pipelines is one grid.
 //!
 //! ```text
 //! Grid::new(cadence, start, zone)              start is a Bound; its window is position 0
 //! grid.boundary(k) · window(k) -> Option       b(k), and [b(k), b(k + 1)) if it exists
-//! grid.window_of(t) · newest_due(t)            the window around t, the newest that ended by t
-//! grid.next(k) · previous(k)                   the existing windows beside a position
-//! grid.place(t) · locate(bound) -> k           on a boundary, or off the grid
-//! grid.positions(since, until) -> a..b         the windows that lie wholly between two instants
-//! grid.count(a..b) · windows(a..b)             existing windows only
-//! grid.nominal_start(k) · window_key(k) · parse_key(text) -> k
+//! grid.window_of(t) · windows(a..b)            the window around t; existing windows only
+//! grid.locate(bound) -> k                      on a boundary, or off the grid
+//! grid.window_key(k) · parse_key(text) -> k
 //! ```
 //!
 //! For months and days `b(k) = (local start + k × cadence) AT TIME ZONE zone`, always computed from
@@ -37,7 +35,7 @@ const FIRST: Instant = Instant(-63_082_195_200_000_000);
 /// 9999-12-30 00:00:00 UTC.
 const LAST: Instant = Instant(252_455_443_200_000_000);
 
-/// The calendar of one pipeline. The fields are what a pipeline stores; [`Grid::new`] finds them.
+/// One calendar. The fields are what a pipeline stores; [`Grid::new`] finds them.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid<Z> {
     pub cadence: Cadence,
@@ -56,15 +54,6 @@ pub struct Window {
     pub end: Instant,
 }
 
-/// Where an instant is on the grid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The start of the window at this position.
-    On(i64),
-    /// Inside of this window, whose bounds are the two nearest boundaries.
-    Inside(Window),
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GridError {
     /// A boundary would be outside of the years that a calendar covers.
@@ -77,6 +66,8 @@ pub enum GridError {
     StartRepeats { second: String },
     /// The zone skipped the whole window that a key names.
     Skipped { key: String },
+    /// A key names a window before the first one of the pipeline, whose key is `first`.
+    BeforeFirst { key: String, first: String },
     /// The key of a window of a time cadence came without its offset.
     KeyWithoutOffset { key: String },
     /// A key or a bound cannot be read.
@@ -175,39 +166,6 @@ impl<Z: Zone> Grid<Z> {
         }
     }
 
-    /// The newest window whose end is not after `at`. A window is due when its end and its pipeline's
-    /// delay are past: subtract the delay from the clock first.
-    pub fn newest_due(&self, at: Instant) -> Result<Window, GridError> {
-        self.previous(self.window_of(at)?.position)
-    }
-
-    /// The first existing window after a position.
-    pub fn next(&self, position: i64) -> Result<Window, GridError> {
-        let mut k = position;
-        loop {
-            k = k.checked_add(1).ok_or(GridError::OutOfRange)?;
-            if let Some(window) = self.window(k)? {
-                return Ok(window);
-            }
-        }
-    }
-
-    /// The last existing window before a position.
-    pub fn previous(&self, position: i64) -> Result<Window, GridError> {
-        let mut k = position;
-        loop {
-            k = k.checked_sub(1).ok_or(GridError::OutOfRange)?;
-            if let Some(window) = self.window(k)? {
-                return Ok(window);
-            }
-        }
-    }
-
-    pub fn place(&self, at: Instant) -> Result<Place, GridError> {
-        let window = self.window_of(at)?;
-        Ok(if window.start == at { Place::On(window.position) } else { Place::Inside(window) })
-    }
-
     /// The position whose window starts at a bound that a person gave.
     ///
     /// On a grid of months or days a local bound must be a nominal start. If the zone skipped the
@@ -224,13 +182,12 @@ impl<Z: Zone> Grid<Z> {
             },
             Bound::Absolute(at) => at,
         };
-        match self.place(at)? {
-            Place::On(position) => Ok(position),
-            Place::Inside(window) => Err(self.off_grid(window)),
-        }
+        let window = self.window_of(at)?;
+        if window.start == at { Ok(window.position) } else { Err(self.off_grid(window)) }
     }
 
-    fn off_grid(&self, around: Window) -> GridError {
+    /// The error for a bound inside of a window.
+    pub(super) fn off_grid(&self, around: Window) -> GridError {
         GridError::OffGrid {
             before: instant_text(&self.zone, around.start),
             after: instant_text(&self.zone, around.end),
@@ -241,25 +198,6 @@ impl<Z: Zone> Grid<Z> {
     fn nominal_position(&self, local: NaiveDateTime) -> Option<i64> {
         let position = self.steps_to(local);
         (self.stepped(position) == Some(local)).then_some(position)
-    }
-
-    /// The positions of the windows that lie wholly between two instants; empty if there are none.
-    pub fn positions(&self, since: Instant, until: Instant) -> Result<Range<i64>, GridError> {
-        let first = match self.place(since)? {
-            Place::On(position) => position,
-            Place::Inside(window) => window.position + 1,
-        };
-        Ok(first..self.window_of(until)?.position)
-    }
-
-    /// How many windows a range of positions has. Arithmetic, except for days, where skipped ones
-    /// have to be looked for (some 0.2 µs a window on PostgreSQL's zones).
-    pub fn count(&self, positions: Range<i64>) -> Result<u64, GridError> {
-        Ok(match self.cadence {
-            Cadence::Days(1) => self.windows(positions)?.count() as u64,
-            // A zone skips 24 hours at most: a longer step always leaves something.
-            _ => positions.end.saturating_sub(positions.start).try_into().unwrap_or(0),
-        })
     }
 
     /// The windows of a range of positions, ascending.
@@ -274,20 +212,12 @@ impl<Z: Zone> Grid<Z> {
         Ok(Windows { grid: self, start, next: positions.start, stop: positions.end })
     }
 
-    /// The local time that names a window: the local start and `k` steps for months and days, what
-    /// the clock shows at `b(k)` for a time. It may be a time that the zone skipped.
-    pub fn nominal_start(&self, k: i64) -> Result<NaiveDateTime, GridError> {
-        let at = self.boundary(k)?;
-        Ok(self.stepped(k).unwrap_or_else(|| self.zone.to_local(at)))
-    }
-
     /// The name of the window at a position, unique in the grid: its nominal start, `2013-03-10` or
-    /// `2013-03-10T06:00`, or its start with the offset for a time: `2013-03-10T05:00-04:00`.
+    /// `2013-03-10T06:00`, or its start with the offset for a time: `2013-03-10T05:00-04:00`. The
+    /// nominal start, the local start and `k` steps, may be a time that the zone skipped.
     pub fn window_key(&self, k: i64) -> Result<String, GridError> {
-        Ok(match self.cadence {
-            Cadence::Micros(_) => instant_text(&self.zone, self.boundary(k)?),
-            Cadence::Days(_) | Cadence::Months(_) => local_text(self.nominal_start(k)?),
-        })
+        let at = self.boundary(k)?;
+        Ok(self.stepped(k).map_or_else(|| instant_text(&self.zone, at), local_text))
     }
 
     /// The position of the window that a key names. Other spellings of the same start that
@@ -353,6 +283,9 @@ impl fmt::Display for GridError {
             GridError::Skipped { key } => {
                 write!(f, "there is no window \"{key}\": the time zone skipped it")
             }
+            GridError::BeforeFirst { key, first } => {
+                write!(f, "there is no window \"{key}\": the first one is \"{first}\"")
+            }
             GridError::KeyWithoutOffset { key } => write!(
                 f,
                 "the window key \"{key}\" lacks its offset; the keys of this cadence look like \
@@ -365,7 +298,5 @@ impl fmt::Display for GridError {
 
 impl std::error::Error for GridError {}
 
-#[cfg(any(test, feature = "pg_test"))]
-pub mod laws;
 #[cfg(test)]
 mod tests;

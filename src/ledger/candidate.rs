@@ -276,7 +276,7 @@ impl Picked<'_> {
         let pipeline = &self.source.pipeline;
         let newest = self.source.newest;
         let admission = pipeline.admission(datum::clock(), newest);
-        let started = newest.map_or(-1, |start| pipeline.position_of(start));
+        let started = pipeline.highest_started(newest);
         // Behind the newest start nothing has run: begin there, so that a long backlog costs no more than a
         // short one, and look at what lies before it only if that is not enough.
         let behind = |range: &std::ops::Range<i64>| range.start.max(started + 1)..range.end;

@@ -21,7 +21,7 @@ use crate::ledger::candidate::{self, Candidate};
 use crate::ledger::permit::{self, Cap, Permit};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::{epoch, requeue, sequence, takeover, version};
+use crate::ledger::{epoch, grid, requeue, sequence, takeover, version};
 use crate::postgres::{datum, lock, lock::Key, role, spi};
 
 /// What a worker asks for.
@@ -299,7 +299,9 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
             windows = candidate::pick(source, only, pool.len().min(limit.len()));
         }
     }
-    let used = windows.len().min(pool.len()).min(limit.len());
+    // A plan's windows are in its list. Those of a live right the ledger may learn of here.
+    let settled = source.plan_id > 0 || grid::hold(&source.pipeline);
+    let used = if settled { windows.len().min(pool.len()).min(limit.len()) } else { 0 };
     windows.drain(used..).for_each(|window| release_window(source.pipeline.id, window.window_start));
     permit::give_back(source.pool_cap(), &pool.split_off(used.min(pool.len())));
     permit::give_back(source.limit_cap(), &limit.split_off(used.min(limit.len())));

@@ -5,6 +5,7 @@ pub mod claim;
 pub mod effect;
 pub mod epoch;
 pub mod gate;
+pub mod grid;
 pub mod obstacle;
 pub mod permit;
 pub mod pipeline;

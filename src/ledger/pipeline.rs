@@ -1,12 +1,13 @@
 //! One pipeline as the ledger holds it.
 
-use crate::domain::cadence::Cadence;
-use crate::domain::calendar::{Grid, Window};
+use crate::domain::calendar::Window;
 use crate::domain::catchup::{Admission, Standing};
+use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::grid;
 use crate::ledger::rights::{self, Level};
-use crate::postgres::datum::{self, Span};
+use crate::postgres::datum::Span;
 use crate::postgres::role;
 use crate::postgres::spi::{self, Row};
 use crate::postgres::zone::PgZone;
@@ -18,7 +19,10 @@ pub struct Pipeline {
     pub id: i64,
     pub name: String,
     pub owner: String,
-    pub grid: Grid<PgZone>,
+    pub grid: Timeline<PgZone>,
+    /// Counts the changes of grids.
+    pub grid_version: i32,
+    /// The zone of the newest grid.
     pub time_zone: String,
     pub target: Option<pg_sys::Oid>,
     pub slice_column: Option<String>,
@@ -49,11 +53,12 @@ macro_rules! pipeline_columns {
          p.code_version, p.backlog, p.catchup, p.delay, p.active_since, \
          p.depends_on_past, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
-         p.dropped_at IS NOT NULL"
+         p.dropped_at IS NOT NULL, p.grid_version, p.first_position, p.grid_since, \
+         p.ended_grids"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 25;
+pub const COLUMNS: i32 = 29;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -68,18 +73,17 @@ impl Pipeline {
     /// Reads the columns of `pipeline_columns!()` from column 1 on.
     pub fn decode(row: &Row) -> Self {
         let time_zone: String = row.at(7);
-        let cadence: Span = row.at(4);
+        let grid = grid::lay(row.at(4), row.at(5), row.at(6), &time_zone);
+        let grid = match row.get(29) {
+            None => Timeline::new(grid),
+            Some(ended) => grid::timeline(ended, row.at(28), grid),
+        };
         Self {
             id: row.at(1),
             name: row.at(2),
             owner: row.at(3),
-            grid: Grid {
-                cadence: Cadence::from_parts(cadence.months, cadence.days, cadence.micros)
-                    .expect("the ledger holds valid cadences"),
-                anchor_local: datum::local(row.at(5)),
-                anchor: row.at(6),
-                zone: PgZone::new(&time_zone).expect("the ledger holds known zones"),
-            },
+            grid: grid.starting_at(row.at(27)),
+            grid_version: row.at(26),
             time_zone,
             target: row.get(8),
             slice_column: row.get(9),
@@ -146,7 +150,7 @@ impl Pipeline {
 
     /// The window before that position; nothing before the pipeline's first one.
     pub fn window_before(&self, position: i64) -> Option<Window> {
-        (position > 0).then(|| self.grid.previous(position).ok()).flatten()
+        (position > self.grid.first).then(|| self.grid.previous(position).ok()).flatten()
     }
 
     /// The clock as the rule "due when end + delay is past" reads it. Days of the delay count 24 hours.
@@ -156,16 +160,25 @@ impl Pipeline {
 
     /// The newest due position; before the first one while no window is due.
     pub fn newest_due(&self, now: Instant) -> i64 {
-        self.grid.newest_due(self.due_clock(now)).map_or(-1, |window| window.position)
+        self.grid.newest_due(self.due_clock(now)).map_or(self.grid.first - 1, |window| window.position)
+    }
+
+    /// The position of the newest window that started; before the first one if none has.
+    pub fn highest_started(&self, start: Option<Instant>) -> i64 {
+        start.map_or(self.grid.first - 1, |start| self.position_of(start))
+    }
+
+    /// The name of the zone that counts for the window that starts there.
+    pub fn time_zone_at(&self, window_start: Instant) -> String {
+        self.grid.at(window_start).grid.zone.name()
     }
 
     /// Which windows may start by themselves, now. `highest_started` is the start of the newest window that
     /// has any run.
     pub fn admission(&self, now: Instant, highest_started: Option<Instant>) -> Admission {
-        let started = highest_started.map_or(-1, |start| self.position_of(start));
         Standing {
-            first: 0,
-            newest_due: self.newest_due(now).max(started),
+            first: self.grid.first,
+            newest_due: self.newest_due(now).max(self.highest_started(highest_started)),
             first_since_active: self.newest_due(self.active_since) + 1,
         }
         .admits(self.backlog, self.catchup)

@@ -410,13 +410,15 @@ pub struct Plan {
     pub canary: Option<i32>,
     /// Whether the draft is too old to be approved.
     pub expired: bool,
+    /// Which grids of the pipeline its positions are of.
+    pub grid_version: i32,
 }
 
 macro_rules! plan_columns {
     () => {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
-                pl.canary, pl.expires_at < pg_catalog.clock_timestamp()
+                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -448,6 +450,7 @@ impl Plan {
             created_by: row.at(15),
             canary: row.get(16),
             expired: row.at(17),
+            grid_version: row.at(18),
         }
     }
 

@@ -126,7 +126,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 28] = [
+pub const FUNCTIONS: [(&str, Level); 29] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -152,6 +152,7 @@ pub const FUNCTIONS: [(&str, Level); 28] = [
     ("pipeline_pause", Level::Operate),
     ("pipeline_resume", Level::Operate),
     ("pipeline_alter", Level::Owner),
+    ("pipeline_rename", Level::Owner),
     ("pipeline_drop", Level::Owner),
     ("pipeline_grant", Level::Owner),
     ("pipeline_revoke", Level::Owner),

@@ -211,6 +211,11 @@ impl Run {
             .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(...).")
     }
 
+    /// The zone that counts for its window.
+    pub fn time_zone(&self) -> String {
+        self.pipeline.time_zone_at(self.window_start)
+    }
+
     /// Refuses the call if the open run is void (BF002).
     fn require_valid(&self) -> Result<()> {
         let why = role::as_ledger(|| void_reason(self.token));

@@ -6,6 +6,7 @@ use crate::domain::catchup::Admission;
 use crate::domain::lifecycle::{Facts, Outcome, State};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::grid;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::sequence;
 use crate::postgres::{datum, role, spi};
@@ -112,7 +113,7 @@ pub fn look(reading: Reading, pipeline: &Pipeline, positions: Range<i64>, now: I
     if !pipeline.depends_on_past {
         return look_at_each(reading, pipeline, positions, now);
     }
-    let mut seen = look_at_each(reading, pipeline, 0..positions.end, now)?;
+    let mut seen = look_at_each(reading, pipeline, pipeline.grid.first..positions.end, now)?;
     sequence::judge(&mut seen);
     seen.retain(|seen| positions.contains(&seen.window.position));
     Ok(seen)
@@ -159,7 +160,7 @@ pub fn look_at_each(
 
 /// The windows that are due, did not run, and start by themselves no more, oldest first.
 pub fn missed(reading: Reading, pipeline: &Pipeline, now: Instant) -> Result<Vec<Seen>> {
-    let due = 0..pipeline.newest_due(now) + 1;
+    let due = pipeline.grid.first..pipeline.newest_due(now) + 1;
     let mut seen = look(reading, pipeline, due, now)?;
     seen.retain(|seen| seen.state == State::Missed);
     Ok(seen)
@@ -204,40 +205,38 @@ impl Pipeline {
         .detail(error.to_string())
         .hint(format!(
             "Keys look like {}; SELECT window_key FROM pipeline_windows(...) lists them.",
-            self.grid.window_key(0).unwrap_or_default()
+            self.grid.window_key(self.grid.newest_first()).unwrap_or_default()
         )))
+    }
+
+    /// Reads a bound that a person gave (22023).
+    pub fn read_bound(&self, what: &str, text: &str) -> Result<Bound> {
+        Bound::parse(text).map_err(|error| {
+            Error::new(Code::InvalidParameter, format!("{what} \"{text}\" is not a bound"))
+                .detail(error.to_string())
+                .hint("Give an ISO date, or date and time, local in the pipeline's zone unless it carries an offset.")
+        })
     }
 
     /// Resolves a bound of the grid that a person gave: BF012 with the two nearest boundaries where it is off
     /// the grid, 22023 where it cannot be read.
     pub fn boundary_at(&self, what: &str, text: &str) -> Result<i64> {
-        let bound = Bound::parse(text).map_err(|error| {
-            Error::new(Code::InvalidParameter, format!("{what} \"{text}\" is not a bound"))
-                .detail(error.to_string())
-                .hint("Give an ISO date, or date and time, local in the pipeline's zone unless it carries an offset.")
-        })?;
+        let bound = self.read_bound(what, text)?;
         self.grid.locate(bound).map_err(|error| match error {
             GridError::OffGrid { before, after } => Error::new(
                 Code::OffGrid,
                 format!("{what} \"{text}\" is not a boundary of pipeline \"{}\"", self.name),
             )
-            .detail(format!(
-                "Its windows start at {} in {} and follow every {}.",
-                crate::domain::bound::instant_text(&self.grid.zone, self.grid.anchor),
-                self.time_zone,
-                cadence_text(self.grid.cadence)
-            ))
+            .detail(format!("Its windows {}.", grid::described(&self.grid.at(self.grid.instant(bound)).grid)))
             .hint(format!("The nearest boundaries are {before} and {after}.")),
-            other => Error::new(Code::InvalidParameter, format!("{what} \"{text}\" is out of range"))
-                .detail(other.to_string())
-                .hint("Give a bound between the years 1 and 9999."),
+            other => grid::out_of_range(&format!("{what} \"{text}\""), &other),
         })
     }
 
     /// Resolves `since` and `until` (exclusive). No `since` is the pipeline's first window; no `until` is the end of
     /// its newest complete window.
     pub fn bounds(&self, since: Option<&str>, until: Option<&str>, now: Instant) -> Result<Bounds> {
-        let first = since.map_or(Ok(0), |text| self.boundary_at("since", text))?;
+        let first = since.map_or(Ok(self.grid.first), |text| self.boundary_at("since", text))?;
         let end = match until {
             Some(text) => self.boundary_at("until", text)?,
             None => (self.newest_due(now) + 1).max(first),
@@ -248,12 +247,13 @@ impl Pipeline {
             return Err(Error::new(Code::InvalidParameter, "since is after until")
                 .detail(format!(
                     "since is {}, until (exclusive) is {}.",
-                    crate::domain::bound::instant_text(&self.grid.zone, since_at),
-                    crate::domain::bound::instant_text(&self.grid.zone, until_at)
+                    crate::domain::bound::instant_text(self.grid.zone(), since_at),
+                    crate::domain::bound::instant_text(self.grid.zone(), until_at)
                 ))
                 .hint("Swap the two bounds."));
         }
-        Ok(Bounds { positions: first.max(0)..end.max(0), since: since_at, until: until_at })
+        let existing = |position: i64| position.max(self.grid.first);
+        Ok(Bounds { positions: existing(first)..existing(end), since: since_at, until: until_at })
     }
 }
 

@@ -5,8 +5,8 @@
 //! `pg_advisory_lock`, which any role may call. A key is 48 bits of a hash: two keys that collide make a
 //! claim look elsewhere, nothing more, because the unique indexes of `run_data` decide.
 //!
-//! Order, for whoever waits at all: row of a lease, then target, then gate. Claims take window, pool slot and
-//! limit slot only by [`try_exclusive`] and so never wait. The gate of a pipeline, then that of a pool, is taken shared
+//! Order, for whoever waits at all: row of a lease, then target, then gate. Claims take window, pool slot,
+//! limit slot and grid only if they are free and so never wait. The gate of a pipeline, then that of a pool, is taken shared
 //! by a fenced transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, drop; pool_pause);
 //! whoever holds one asks for no lease row, and no call holds two exclusively.
 
@@ -40,6 +40,8 @@ pub enum Key {
     Definitions,
     /// A code version of a pipeline is being recorded.
     Version { pipeline: i64 },
+    /// The grid of a pipeline: shared by claims of windows that the ledger may not name yet, see `ledger::grid`.
+    Grid { pipeline: i64 },
 }
 
 fn mix(mut x: u64) -> u64 {
@@ -63,6 +65,7 @@ impl Key {
             Self::Approve { pipeline } => [10, pipeline, 0, 0],
             Self::PoolGate { pool } => [11, pool.into(), 0, 0],
             Self::Sequence { pipeline } => [12, pipeline, 0, 0],
+            Self::Grid { pipeline } => [13, pipeline, 0, 0],
         };
         parts
             .into_iter()

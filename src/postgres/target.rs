@@ -1,7 +1,10 @@
 //! The table that a pipeline fills.
 
+use crate::domain::bound::local_text;
 use crate::domain::cadence::Cadence;
 use crate::domain::calendar::Grid;
+use crate::domain::timeline::Timeline;
+use crate::domain::zone::Zone;
 use crate::error::{Code, Error, Result};
 use crate::postgres::zone::PgZone;
 use crate::postgres::{quote, role, spi};
@@ -38,7 +41,7 @@ fn invalid(message: String, detail: String, hint: &str) -> Error {
 pub fn check(
     relation: Option<pg_sys::Oid>,
     column: Option<&str>,
-    grid: &Grid<PgZone>,
+    timeline: &Timeline<PgZone>,
     has_query: bool,
 ) -> Result<()> {
     let (relation, column) = match (relation, column) {
@@ -91,6 +94,30 @@ pub fn check(
                 .detail("slice_column must be a column of the target.")
                 .hint("Name the column that holds each row's time.")
         })?;
+    for stretch in timeline.stretches() {
+        check_type(slice_type, &stretch.grid, column, &name)?;
+    }
+    if slice_type == pg_sys::TIMESTAMPTZOID {
+        return Ok(());
+    }
+    for [before, after] in timeline.stretches().array_windows() {
+        let shown = |zone: &PgZone| local_text(zone.to_local(after.since));
+        let (old, new) = (shown(&before.grid.zone), shown(&after.grid.zone));
+        if new < old {
+            return Err(invalid(
+                format!("column \"{column}\" of {name} cannot hold these windows"),
+                format!(
+                    "It has no time zone: at the switch the clock is set back from {old} to {new}, and windows of both grids would own the same rows."
+                ),
+                "Use a timestamptz column.",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that values of that type tell the windows of a grid apart.
+fn check_type(slice_type: pg_sys::Oid, grid: &Grid<PgZone>, column: &str, name: &str) -> Result<()> {
     let calendar = matches!(grid.cadence, Cadence::Days(_) | Cadence::Months(_));
     let midnight = grid.anchor_local.time() == chrono::NaiveTime::MIN;
     match slice_type {

@@ -7,7 +7,9 @@ use pgrx::prelude::*;
 
 use crate::domain::bound::Bound;
 use crate::domain::cadence::Cadence;
-use crate::domain::calendar::{Grid, GridError, Window, laws};
+use crate::domain::calendar::{Grid, GridError, Window};
+use crate::domain::laws;
+use crate::domain::timeline::Timeline;
 use crate::domain::zone::{Instant, Zone};
 use crate::postgres::zone::{PgZone, ZoneError};
 
@@ -61,12 +63,13 @@ fn different_zones() -> Vec<(PgZone, Vec<Instant>)> {
     zones.into_values().collect()
 }
 
-fn grid(cadence: Cadence, start: &str, zone: PgZone) -> Grid<PgZone> {
-    Grid::new(cadence, Bound::parse(start).unwrap(), zone).unwrap()
+fn grid(cadence: Cadence, start: &str, zone: PgZone) -> Timeline<PgZone> {
+    let grid = Grid::new(cadence, Bound::parse(start).unwrap(), zone).unwrap();
+    Timeline::new(grid).starting_at(i64::MIN)
 }
 
 /// Checks the windows around each change of offset, `reach` on both sides, and some others.
-fn check_around(grid: &Grid<PgZone>, changes: &[Instant], reach: i64) {
+fn check_around(grid: &Timeline<PgZone>, changes: &[Instant], reach: i64) {
     let others = [-10_000, -1, 0, 59, 8_000, 14_000].map(|day| Instant(day * DAY));
     let mut instants = [changes, &others].concat();
     instants.sort();
@@ -105,6 +108,36 @@ mod tests {
         for (zone, changes) in different_zones() {
             for cadence in cadences {
                 check_around(&grid(cadence, "2000-01-01", zone), &changes, 5);
+            }
+        }
+    }
+
+    /// From hours in UTC to days in the zone right before it changes, to hours of the zone after the change, and
+    /// on to days of the next zone.
+    #[pg_test]
+    fn laws_hold_over_switches() {
+        let utc = zone("UTC");
+        let zones = different_zones();
+        for (i, (zone, changes)) in zones.iter().enumerate() {
+            let next = zones[(i + 1) % zones.len()].0;
+            for at in changes.iter().step_by(changes.len() / 8 + 1) {
+                let lay =
+                    |cadence, zone| Grid::new(cadence, Bound::parse("2000-01-01").unwrap(), zone).unwrap();
+                let mut timeline = Timeline::new(lay(Cadence::Micros(HOUR / 4), utc)).starting_at(i64::MIN);
+                let mut from = Instant(at.0 - 2 * DAY);
+                for grid in [
+                    lay(Cadence::Days(1), *zone),
+                    lay(Cadence::Micros(HOUR / 4), *zone),
+                    lay(Cadence::Days(1), next),
+                ] {
+                    // A zone whose offset has seconds shares nothing with the quarters of an hour in UTC.
+                    let Some(shared) = timeline.shared_from(&grid, from) else { break };
+                    let Ok(switched) = timeline.switched(shared, grid) else { break };
+                    let position = switched.window_of(shared).unwrap().position;
+                    assert_eq!(position, timeline.window_of(shared).unwrap().position);
+                    laws::check(&switched, position - 100..position + 4);
+                    (timeline, from) = (switched, Instant(shared.0 + 2 * DAY));
+                }
             }
         }
     }

@@ -1,15 +1,17 @@
-//! What must hold of every grid, for the tests over made-up zones and those over PostgreSQL's.
+//! What must hold of every timeline, for the tests over made-up zones and those over PostgreSQL's.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::{Bound, Grid, Instant, Place, Window};
-use crate::domain::zone::Zone;
+use super::bound::Bound;
+use super::calendar::Window;
+use super::timeline::Timeline;
+use super::zone::{Instant, Zone};
 
 /// Panics unless the windows of a range are contiguous, never empty and ascending, `window_of` and
 /// `newest_due` find them from instants, and their keys are unique and lead back to them.
-pub fn check<Z: Zone + Debug>(grid: &Grid<Z>, positions: Range<i64>) {
+pub fn check<Z: Zone + Debug>(grid: &Timeline<Z>, positions: Range<i64>) {
     for k in positions.clone() {
         let (boundary, next) = (grid.boundary(k).unwrap(), grid.boundary(k + 1).unwrap());
         assert!(boundary <= next, "boundary {k} is after the next: {grid:?}");
@@ -28,7 +30,6 @@ pub fn check<Z: Zone + Debug>(grid: &Grid<Z>, positions: Range<i64>) {
             assert_eq!(grid.window_of(at), Ok(window), "{grid:?}");
         }
         assert_eq!(grid.window(window.position), Ok(Some(window)));
-        assert_eq!(grid.place(window.start), Ok(Place::On(window.position)));
         assert_eq!(grid.locate(Bound::Absolute(window.start)), Ok(window.position));
         assert_eq!(grid.newest_due(window.end), Ok(window));
         assert_ne!(grid.newest_due(last), Ok(window));
@@ -43,8 +44,4 @@ pub fn check<Z: Zone + Debug>(grid: &Grid<Z>, positions: Range<i64>) {
     }
     assert_eq!(grid.boundary(positions.end), Ok(end), "a gap at the end: {grid:?}");
     assert_eq!(grid.count(positions.clone()), Ok(windows.len() as u64), "{grid:?}");
-    if let Some(first) = windows.first() {
-        let between = grid.positions(first.start, end).unwrap();
-        assert_eq!(grid.windows(between).unwrap().collect::<Vec<_>>(), windows);
-    }
 }
