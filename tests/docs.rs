@@ -109,6 +109,49 @@ fn the_sql_of_the_documentation_does_what_it_says() {
     assert!(count > 10, "there are {count} blocks");
 }
 
+/// Tokens and fingerprints are new in each database.
+fn masked(transcript: &str) -> String {
+    let mut masked = String::new();
+    for line in transcript.lines() {
+        let words = line.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
+        masked.extend(words.map(|word| {
+            let name = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+            let is_made =
+                name.len() >= 8 && name.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c));
+            if is_made { word.replacen(name, &"x".repeat(name.len()), 1) } else { word.to_owned() }
+        }));
+        masked.push('\n');
+    }
+    masked
+}
+
+/// What the README's tour answers, as psql prints it. `UPDATE_TRANSCRIPT=1` writes the transcript anew.
+#[test]
+fn the_tour_of_the_readme_answers_as_its_transcript_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("there is a README");
+    let sql: Vec<String> = blocks(&readme).into_iter().map(|block| block.sql).collect();
+    let folder = pgrx_tests::scratch::folder().expect("a folder can be made");
+    let file = folder.join("tour.sql");
+    fs::write(&file, sql.join("\n\n") + "\n").expect("it can be written");
+    let database = Cluster::shared().database();
+    let mut psql = database.command("psql");
+    psql.args(["-X", "-a", "-v", "ON_ERROR_STOP=1", "-f"]).arg(&file).env("PGTZ", "Europe/Paris");
+    let output = psql.output().expect("psql runs");
+    fs::remove_dir_all(folder).expect("the folder can be removed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let transcript = masked(&String::from_utf8_lossy(&output.stdout));
+    let kept = root.join("tests/transcripts/tour.out");
+    if std::env::var_os("UPDATE_TRANSCRIPT").is_some() {
+        fs::write(&kept, &transcript).expect("the transcript can be written");
+    }
+    let expected = fs::read_to_string(&kept).expect("the transcript is kept");
+    for (number, (found, expected)) in transcript.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(found, expected, "line {} of the transcript", number + 1);
+    }
+    assert_eq!(transcript.lines().count(), expected.lines().count());
+}
+
 #[test]
 fn blocks_are_found_by_their_fences() {
     let text =
