@@ -65,7 +65,10 @@ SELECT pl.plan_id, v.name AS pipeline,
             ELSE 'approved' END AS state,
        pl.windows, pl.range_start, pl.range_end, pl.reason, pl.ordering, pl.concurrency, o.name AS pool, pl.priority,
        pl.code_version, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
+       backfill.plan_actual(pl.plan_id, n.ended >= pl.windows AND skipped.windows = 0) AS actual,
        n.done, n.failed, n.running, skipped.windows AS skipped,
+       CASE WHEN pl.state = 'approved' AND n.started > 0 AND n.ended + skipped.windows < pl.windows
+            THEN backfill.plan_eta(pl.plan_id, pl.windows - n.ended - skipped.windows) END AS eta,
        pl.created_by, pl.created_at, pl.approved_by, pl.approved_at, pl.cancelled_by, pl.cancelled_at, pl.cancel_reason
 FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
@@ -83,7 +86,7 @@ CROSS JOIN LATERAL (
                EXISTS (SELECT FROM backfill.mark_data m
                        WHERE m.pipeline_id = r.pipeline_id AND m.window_start = r.window_start AND m.mark = 'skipped') AS skipped
         FROM backfill.run_data r
-        WHERE r.plan_id = pl.plan_id AND r.plan_id > 0
+        WHERE r.pipeline_id = pl.pipeline_id AND r.plan_id = pl.plan_id
         ORDER BY r.seq, r.turn DESC
     ) r
 ) n

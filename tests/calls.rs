@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 34] = [
+pub const CALLS: [Call; 38] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -44,9 +44,13 @@ pub const CALLS: [Call; 34] = [
     // The views call these for whoever reads them; they show others nothing.
     call("windows_of", Level::Nobody, "SELECT * FROM backfill.windows_of({id})"),
     call("missed_of", Level::Nobody, "SELECT * FROM backfill.missed_of({id})"),
+    call("plan_actual", Level::Nobody, "SELECT backfill.plan_actual(1, true)"),
+    call("plan_eta", Level::Nobody, "SELECT backfill.plan_eta(1, 30)"),
     call("pipeline_windows", Level::Read, "SELECT * FROM pipeline_windows('clicks')"),
     call("window_why", Level::Read, "SELECT window_why('clicks', '2024-01-02')"),
+    call("pipeline_calendar", Level::Read, "SELECT pipeline_calendar('clicks')"),
     call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),
+    call("backfill_progress", Level::Read, "SELECT backfill_progress({plan})"),
     call("backfill_heartbeat", Level::Work, "SELECT backfill_heartbeat({token})"),
     call("backfill_finish", Level::Work, "SELECT backfill_finish({token}, 1)"),
     call("backfill_fail", Level::Work, "SELECT backfill_fail({token}, 'why')"),
@@ -99,7 +103,7 @@ impl World {
              GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
              SET ROLE {owner};
              SELECT pipeline_define('clicks', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
-                                    query => 'SELECT $1, current_user::text');
+                                    query => 'SELECT $1, current_user::text', expected_duration => '1 minute');
              RESET ROLE;
              SELECT pool_define('backfill', 8);
              SELECT backfill_plan('clicks', '2024-01-01', '2024-02-01', 'history', expect => 31)"

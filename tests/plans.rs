@@ -3,6 +3,8 @@
 mod approving;
 mod cancelling;
 mod owning;
+mod pricing;
+mod progressing;
 mod proposing;
 
 use pgrx_tests::Session;

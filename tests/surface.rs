@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 25] = [
+const ROUTINES: [(&str, &str, &str); 27] = [
     ("backfill_approve", "plan_id bigint, windows bigint", "text"),
     (
         "backfill_cancel",
@@ -44,6 +44,7 @@ const ROUTINES: [(&str, &str, &str); 25] = [
          expect bigint DEFAULT NULL",
         "backfill.plan_summary",
     ),
+    ("backfill_progress", "plan_id bigint", "backfill.progress"),
     ("backfill_release", "token bigint", "text"),
     ("backfill_stage", "token bigint", "regclass"),
     (
@@ -67,6 +68,11 @@ const ROUTINES: [(&str, &str, &str); 25] = [
          on_impure text DEFAULT 'warn', keep_previous interval DEFAULT NULL, stamp_column name DEFAULT NULL, \
          description text DEFAULT NULL",
         "text",
+    ),
+    (
+        "pipeline_calendar",
+        "pipeline text, since backfill.bound DEFAULT NULL, until backfill.bound DEFAULT NULL",
+        "SETOF text",
     ),
     ("pipeline_drop", "pipeline text", "text"),
     ("pipeline_grant", "pipeline text, role text, level text", "text"),
@@ -96,7 +102,7 @@ const ROUTINES: [(&str, &str, &str); 25] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 15] = [
+const COLUMNS: [(&str, &str); 16] = [
     (
         "lease",
         "token, pipeline, window_key, window_start, window_end, time_zone, run_kind, plan_id, attempt, code_version, \
@@ -113,9 +119,13 @@ const COLUMNS: [(&str, &str); 15] = [
     ("plan_summary", "plan_id, windows, range_start, range_end, estimate, declined"),
     (
         "plans",
-        "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, done, failed, running",
+        "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, actual, done, failed, running, eta",
     ),
     ("pools", "pool, slots, in_use"),
+    (
+        "progress",
+        "plan_id, pipeline, state, windows, done, failed, running, waiting, skipped, rate, eta, remaining, bar",
+    ),
     ("quarantine", "token, pipeline, window_key, reason"),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (

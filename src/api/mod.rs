@@ -1,9 +1,11 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
+pub mod calendar;
 pub mod explain;
 pub mod lease;
 pub mod pipeline;
 pub mod plan;
 pub mod pool;
+pub mod progress;
 pub mod slice;
 pub mod window;

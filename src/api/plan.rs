@@ -121,7 +121,8 @@ pub fn propose(
     let concurrency = request.concurrency.unwrap_or(slots.max(1));
     let code_version = frozen_version(pipeline, request)?;
     let selection = select(pipeline, request, as_of)?;
-    let estimate = price::estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
+    let estimate =
+        price::estimate(pipeline, &selection.members, request.newest_first, concurrency.min(slots.max(1)));
     let mut summary = Summary {
         plan_id: None,
         pipeline: pipeline.name.clone(),

@@ -4,6 +4,7 @@ pub mod candidate;
 pub mod claim;
 pub mod epoch;
 pub mod gate;
+pub mod pace;
 pub mod permit;
 pub mod pipeline;
 pub mod plan;
