@@ -10,6 +10,24 @@ CREATE TYPE backfill.plan_summary AS (
 );
 COMMENT ON TYPE backfill.plan_summary IS 'What backfill_plan answers. plan_id is NULL where no window was left and nothing was stored; durations of the estimate are in seconds, null where unknown.';
 
+CREATE TYPE backfill.progress AS (
+    plan_id   bigint,
+    pipeline  text,
+    state     text,
+    windows   bigint,
+    done      bigint,
+    failed    bigint,
+    running   bigint,
+    waiting   bigint,
+    skipped   bigint,
+    percent   double precision,
+    rate      double precision,
+    eta       timestamptz,
+    remaining interval,
+    bar       text
+);
+COMMENT ON TYPE backfill.progress IS 'How far a plan has come. percent counts the windows that will not move any more (done, failed, skipped); rate is windows done an hour, lately; eta and remaining are NULL where nothing runs or nothing is known; bar is a line of at most 80 columns.';
+
 CREATE FUNCTION backfill_plan(
     pipeline           text,
     since              backfill.bound,
@@ -93,3 +111,21 @@ CREATE FUNCTION backfill_extend(plan_id bigint) RETURNS bigint
 REVOKE ALL ON FUNCTION backfill_extend(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_extend(bigint) IS
 'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: BF004 where the code version moved, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+
+CREATE FUNCTION backfill_progress(plan_id bigint) RETURNS backfill.progress
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'backfill_progress_wrapper';
+COMMENT ON FUNCTION backfill_progress(bigint) IS
+'How far a plan has come: its windows by how they stand, in windows an hour, when it will end if it goes on like this, and all of that as a line for \watch. Errors: 42704, 42501.';
+
+CREATE FUNCTION backfill.plan_actual(plan_id bigint, whole boolean) RETURNS jsonb
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'plan_actual_wrapper';
+COMMENT ON FUNCTION backfill.plan_actual(bigint, boolean) IS
+'What the plan took, under the keys of its estimate, and how far off that was where the plan was run as a whole. For backfill.plans; NULL for a plan that the caller may not read.';
+
+CREATE FUNCTION backfill.plan_eta(plan_id bigint, windows_left bigint) RETURNS timestamptz
+    LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'plan_eta_wrapper';
+COMMENT ON FUNCTION backfill.plan_eta(bigint, bigint) IS
+'When the plan will end that has so many windows left, if it goes on like this. For backfill.plans; NULL for a plan that the caller may not read.';

@@ -112,7 +112,7 @@ COMMENT ON VIEW backfill.plan_run_data IS 'How the windows of each plan stand in
 
 -- How a plan stands: the one place of what is shown as its state.
 CREATE VIEW backfill.plan_count_data AS
-SELECT pl.plan_id, n.done, n.failed, n.running, n.started, skipped.windows AS skipped,
+SELECT pl.plan_id, n.done, n.failed, n.running, n.started, n.ended, skipped.windows AS skipped,
        n.ended + skipped.windows >= pl.windows AS is_over,
        pl.canary IS NOT NULL AND n.canary_ended >= pl.canary AS is_canary_over,
        CASE WHEN pl.state = 'paused' THEN pl.paused_by

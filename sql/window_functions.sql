@@ -10,6 +10,15 @@ CREATE FUNCTION pipeline_windows(
 COMMENT ON FUNCTION pipeline_windows(text, backfill.bound, backfill.bound) IS
 'The windows of a pipeline between since and until (exclusive; NULL is the first window, and the last complete one) with their state and why. Errors: BF012, 22023, 42704, 42501.';
 
+CREATE FUNCTION pipeline_calendar(
+    pipeline text,
+    since    backfill.bound DEFAULT NULL,
+    until    backfill.bound DEFAULT NULL
+) RETURNS SETOF text
+    LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_calendar_wrapper';
+COMMENT ON FUNCTION pipeline_calendar(text, backfill.bound, backfill.bound) IS
+'The windows of a pipeline between since and until (exclusive; NULL is the first window, and the last complete one) as a calendar of text, 80 columns wide: one glyph a window, a letter for each code version where there are several, and what the glyphs mean with their counts. Errors: 22023 for more than 10,000 windows, BF012, 42704, 42501.';
+
 CREATE FUNCTION window_why(pipeline text, window_key text) RETURNS text
     LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_why_wrapper';
 COMMENT ON FUNCTION window_why(text, text) IS

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 49] = [
+pub const CALLS: [Call; 53] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -42,9 +42,13 @@ pub const CALLS: [Call; 49] = [
     call("waiting_of", Level::Nobody, "SELECT * FROM backfill.waiting_of({id})"),
     call("waiting_for", Level::Nobody, "SELECT backfill.waiting_for(1)"),
     call("window_key", Level::Nobody, "SELECT backfill.window_key({id}, '2024-01-02')"),
+    call("plan_actual", Level::Nobody, "SELECT backfill.plan_actual(1, true)"),
+    call("plan_eta", Level::Nobody, "SELECT backfill.plan_eta(1, 30)"),
     call("pipeline_windows", Level::Read, "SELECT * FROM pipeline_windows('clicks')"),
     call("window_why", Level::Read, "SELECT window_why('clicks', '2024-01-02')"),
+    call("pipeline_calendar", Level::Read, "SELECT pipeline_calendar('clicks')"),
     call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),
+    call("backfill_progress", Level::Read, "SELECT backfill_progress({plan})"),
     call("backfill_heartbeat", Level::Work, "SELECT backfill_heartbeat({token})"),
     call("backfill_finish", Level::Work, "SELECT backfill_finish({token}, 1)"),
     call("backfill_fail", Level::Work, "SELECT backfill_fail({token}, 'why')"),
@@ -111,7 +115,7 @@ impl World {
              GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
              SET ROLE {owner};
              SELECT pipeline_define('clicks', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
-                                    query => 'SELECT $1, current_user::text');
+                                    query => 'SELECT $1, current_user::text', expected_duration => '1 minute');
              RESET ROLE;
              SELECT pool_define('backfill', 8);
              SELECT pool_define('spare', 1);

@@ -167,7 +167,7 @@ fn a_restored_database_answers_as_the_old_one_did() {
         "SELECT * FROM backfill.pipelines",
         "SELECT * FROM backfill.grids",
         "SELECT * FROM pipeline_windows('outside', NULL, '2024-06-01')",
-        "SELECT * FROM backfill.plans",
+        "SELECT to_jsonb(p) - 'eta' FROM backfill.plans p",
         "SELECT * FROM backfill.plan_declined",
         "SELECT * FROM backfill.slices",
         "SELECT * FROM backfill.slice_history",

@@ -4,6 +4,8 @@ mod approving;
 mod cancelling;
 mod living;
 mod owning;
+mod pricing;
+mod progressing;
 mod proposing;
 
 use pgrx_tests::Session;

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 38] = [
+const ROUTINES: [(&str, &str, &str); 40] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -51,6 +51,7 @@ const ROUTINES: [(&str, &str, &str); 38] = [
          expect bigint DEFAULT NULL",
         "backfill.plan_summary",
     ),
+    ("backfill_progress", "plan_id bigint", "backfill.progress"),
     ("backfill_release", "token bigint", "text"),
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),
@@ -80,6 +81,11 @@ const ROUTINES: [(&str, &str, &str); 38] = [
          on_impure text DEFAULT 'warn', keep_previous interval DEFAULT NULL, stamp_column name DEFAULT NULL, \
          description text DEFAULT NULL",
         "text",
+    ),
+    (
+        "pipeline_calendar",
+        "pipeline text, since backfill.bound DEFAULT NULL, until backfill.bound DEFAULT NULL",
+        "SETOF text",
     ),
     ("pipeline_drop", "pipeline text", "text"),
     ("pipeline_grant", "pipeline text, role text, level text", "text"),
@@ -113,7 +119,7 @@ const ROUTINES: [(&str, &str, &str); 38] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 18] = [
+const COLUMNS: [(&str, &str); 19] = [
     ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
     ("effects", "id, pipeline, window_key, effect, key, state"),
     (
@@ -133,10 +139,14 @@ const COLUMNS: [(&str, &str); 18] = [
     ("plan_summary", "plan_id, windows, range_start, range_end, estimate, declined"),
     (
         "plans",
-        "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, done, failed, running, \
-         effects_suppressed",
+        "plan_id, pipeline, state, windows, range_start, range_end, reason, estimate, actual, done, failed, running, \
+         eta, effects_suppressed",
     ),
     ("pools", "pool, slots, in_use, waiting, paused"),
+    (
+        "progress",
+        "plan_id, pipeline, state, windows, done, failed, running, waiting, skipped, rate, eta, remaining, bar",
+    ),
     ("quarantine", "token, pipeline, window_key, reason"),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (

@@ -21,7 +21,7 @@ const LEASE: &str = "(SELECT l.token FROM backfill.leases l ORDER BY l.token LIM
 
 /// The calls, each with the name that its answer is kept under. None of them uses an operator, or a function that
 /// is not the extension's: they are also made where those are not PostgreSQL's.
-const CALLS: [(&str, &str); 30] = [
+const CALLS: [(&str, &str); 32] = [
     ("pool", "SELECT pool_define({pool}, 3)"),
     ("defined", DEFINE),
     ("unchanged", DEFINE),
@@ -74,6 +74,7 @@ const CALLS: [(&str, &str); 30] = [
         "SELECT window_key, window_start, window_end, state, code_version, plan_id, attempts, rows, why
          FROM pipeline_windows({pipeline}, '2024-03-08', '2024-03-23')",
     ),
+    ("calendar", "SELECT * FROM pipeline_calendar({pipeline}, '2024-03-08', '2024-03-23') AS c (line)"),
     (
         "recorded",
         "SELECT window_key, window_start, state, code_version, plan_id, attempts, rows FROM backfill.windows
@@ -83,6 +84,11 @@ const CALLS: [(&str, &str); 30] = [
         "plans",
         "SELECT plan_id, pipeline, state, range_start, range_end, reason, done, failed, running FROM backfill.plans
          ORDER BY plan_id",
+    ),
+    (
+        "progress",
+        "SELECT plan_id, pipeline, state, windows, done, failed, running, waiting, skipped, percent
+         FROM backfill_progress(1)",
     ),
     (
         "runs",

@@ -1,9 +1,10 @@
 //! A plan as a page for the one who decides about it.
 
 use crate::domain::bound::instant_text;
+use crate::domain::duration;
 use crate::error::{Result, answer};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::{Declined, Plan, Request};
+use crate::ledger::plan::{Declined, Plan, RETENTION, Request};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::Reading;
 use crate::postgres::{role, spi};
@@ -18,136 +19,214 @@ fn backfill_explain(plan_id: i64) -> SetOfIterator<'static, String> {
 const DECLINED: &str = "SELECT range_start, range_end, windows, reason FROM backfill.plan_declined_data
     WHERE plan_id = $1 ORDER BY range_start";
 
-/// A duration in seconds as people read it.
-fn duration_text(seconds: &Value) -> String {
-    let Some(seconds) = seconds.as_f64() else { return "unknown".to_owned() };
-    let whole = seconds.round() as i64;
-    match whole {
-        _ if seconds < 10.0 => format!("{seconds:.1} s"),
-        0..120 => format!("{whole} s"),
-        120..7_200 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-    }
-}
+/// What the view shows of the plan; it is read as the caller, who may.
+const SHOWN: &str = "SELECT p.state, p.actual FROM backfill.plans p WHERE p.plan_id = $1";
 
 fn explain(plan_id: i64) -> Result<Vec<String>> {
     let plan = Plan::read(Reading::Stable, plan_id)?;
     let pipeline = Pipeline::by_id(plan.pipeline_id);
     rights::require(&pipeline, Level::Read)?;
     let request = Request::read(&plan.request)?;
-    let zone = pipeline.grid.zone();
-    let estimate = &plan.estimate;
-    let field = |name: &str| duration_text(&estimate[name]);
+    let declined = declined(plan_id);
+    let shown = spi::read(SHOWN, &[plan_id.into()], |row| {
+        (row.at::<String>(1), row.get::<pgrx::JsonB>(2).map(|json| json.0))
+    });
+    let (state, actual) = shown.into_iter().next().expect("a plan that may be read is shown");
     let mut page = vec![
-        format!("Plan {plan_id} of pipeline {}: {}", pipeline.name, plan.state),
+        format!("Plan {plan_id} of pipeline {}: {state}", pipeline.name),
         format!("Reason: {} ({})", plan.reason, plan.created_by),
-        String::new(),
-        "1. How many windows?".to_owned(),
-        format!(
-            "   {} windows, {} to {} (exclusive, {})",
-            plan.windows,
-            instant_text(zone, plan.range_start),
-            instant_text(zone, plan.range_end),
-            pipeline.time_zone
-        ),
-        format!(
-            "   one window: p50 {}, p90 {} ({} finished runs, confidence {})",
-            field("window_p50"),
-            field("window_p90"),
-            estimate["sample"],
-            estimate["confidence"].as_str().unwrap_or("none")
-        ),
-        match estimate["cost"].as_f64() {
-            Some(cost) => format!("   cost: {cost:.2}"),
-            None => "   cost: unknown".to_owned(),
-        },
-        String::new(),
-        "2. Does window N depend on window N-1?".to_owned(),
-        order_text(&pipeline, &plan),
-        format!(
-            "   in sequence {}, side by side {}: the price of ordering is {}",
-            field("sequential"),
-            field("parallel"),
-            field("ordering_price")
-        ),
-        String::new(),
-        "3. What side effects fire per run?".to_owned(),
-        if request.effects {
-            "   effects are allowed: each window may send its own".to_owned()
-        } else {
-            "   none: the leases say that effects are suppressed".to_owned()
-        },
-        String::new(),
-        "4. Who reads the target meanwhile?".to_owned(),
-        holding_text(estimate),
-        format!(
-            "   each slice is replaced at once when its window is done; pool {} bounds the load",
-            plan.pool
-        ),
-        String::new(),
-        "5. Can the source still answer for these windows?".to_owned(),
-        retention_text(&pipeline, &request),
     ];
-    let declined = role::as_ledger(|| {
+    let mut answer_to = |question: &str, answers: Vec<String>| {
+        page.push(String::new());
+        page.push(question.to_owned());
+        page.extend(answers.into_iter().map(|answer| format!("   {answer}")));
+    };
+    answer_to("1. How many windows?", amount(&pipeline, &plan));
+    answer_to("2. Does window N depend on window N-1?", ordering(&pipeline, &plan));
+    answer_to("3. What side effects fire per run?", effects(&request));
+    answer_to("4. Who reads the target meanwhile?", readers(&plan));
+    answer_to("5. Can the source still answer for these windows?", source(&pipeline, &request, &declined));
+    if !declined.is_empty() {
+        answer_to("Not in the plan:", declined.iter().map(|d| left_out(&pipeline, d)).collect());
+    }
+    match (state.as_str(), actual) {
+        ("completed" | "partial", Some(actual)) => {
+            answer_to("What it was priced at, and what it took:", comparison(&plan.estimate, &actual));
+        }
+        ("draft", _) => {
+            page.push(String::new());
+            page.push(format!("Approve: SELECT backfill_approve({plan_id}, {});", plan.windows));
+        }
+        _ => {}
+    }
+    Ok(page)
+}
+
+fn declined(plan_id: i64) -> Vec<Declined> {
+    role::as_ledger(|| {
         spi::read(DECLINED, &[plan_id.into()], |row| Declined {
             start: row.at(1),
             end: row.at(2),
             windows: row.at(3),
             reason: row.at(4),
         })
-    });
-    if !declined.is_empty() {
-        page.push(String::new());
-        page.push("Not in the plan:".to_owned());
-        page.extend(declined.iter().map(|d| {
-            format!(
-                "   {} window(s), {} to {}: {}",
-                d.windows,
-                instant_text(zone, d.start),
-                instant_text(zone, d.end),
-                d.reason
-            )
-        }));
-    }
-    if plan.state == "draft" {
-        page.push(String::new());
-        page.push(format!("Approve: SELECT backfill_approve({plan_id}, {});", plan.windows));
-    }
-    Ok(page)
+    })
 }
 
-fn order_text(pipeline: &Pipeline, plan: &Plan) -> String {
-    let order = plan.ordering.replace('_', " ");
-    if !pipeline.depends_on_past {
-        return format!("   no: the windows run {order}, {} at a time", plan.concurrency);
+/// A duration of an estimate in words.
+fn time(of: &Value, key: &str) -> String {
+    of[key].as_f64().map_or("unknown".to_owned(), duration::text)
+}
+
+fn cost(of: &Value) -> String {
+    of["cost"].as_f64().map_or("unknown".to_owned(), |cost| format!("{cost:.2}"))
+}
+
+fn amount(pipeline: &Pipeline, plan: &Plan) -> Vec<String> {
+    let (zone, estimate) = (pipeline.grid.zone(), &plan.estimate);
+    let mut one =
+        format!("one window: p50 {}, p90 {}", time(estimate, "window_p50"), time(estimate, "window_p90"));
+    if !estimate["idle"].is_null() {
+        one.push_str(&format!(", and {} to the next one", time(estimate, "idle")));
     }
-    let stale = &plan.estimate["becomes_stale"];
-    let behind = match stale["windows"].as_i64().unwrap_or(0) {
-        0 => "no slice lies behind the last one".to_owned(),
-        n => format!(
-            "{n} slice(s) behind the last one become stale where it changes, {} to {}",
+    vec![
+        format!(
+            "{} windows, {} to {} (exclusive, {})",
+            plan.windows,
+            instant_text(zone, plan.range_start),
+            instant_text(zone, plan.range_end),
+            pipeline.time_zone
+        ),
+        one,
+        basis(estimate),
+        format!("cost: {}", cost(estimate)),
+    ]
+}
+
+/// What the durations are taken from, and how far that can be trusted.
+fn basis(estimate: &Value) -> String {
+    let sample = estimate["sample"].as_u64().unwrap_or(0);
+    let confidence = estimate["confidence"].as_str().unwrap_or("none");
+    let by = match estimate["model"].as_str() {
+        Some("weekday") => ", by the weekday of the window",
+        Some("hour") => ", by the hour of the window",
+        Some("length") => ", by the length of the window",
+        Some("rows") => ", by the rows that the window holds now",
+        Some("expected") => {
+            return "from the pipeline's expected_duration: it has no finished run".to_owned();
+        }
+        Some(_) => "",
+        None => return "the pipeline has neither a finished run nor an expected_duration".to_owned(),
+    };
+    let doubt = match confidence {
+        "high" => "",
+        _ if sample < 30 => ": a history of few runs says little",
+        _ => ": past runs differ too much to say more",
+    };
+    format!("from {sample} finished run(s){by}; confidence {confidence}{doubt}")
+}
+
+fn ordering(pipeline: &Pipeline, plan: &Plan) -> Vec<String> {
+    let estimate = &plan.estimate;
+    let mut side_by_side = format!("side by side {}", time(estimate, "parallel"));
+    if !estimate["parallel_low"].is_null() {
+        side_by_side.push_str(&format!(
+            " (80 % of such plans: {} to {})",
+            time(estimate, "parallel_low"),
+            time(estimate, "parallel_high")
+        ));
+    }
+    let mut answers = vec![match plan.ordering.as_str() {
+        _ if pipeline.depends_on_past => "yes: each runs once the one before it is done".to_owned(),
+        "sequential" => "no, but each runs after the one before it has ended".to_owned(),
+        order => format!("no: the windows run {}, {} at a time", order.replace('_', " "), plan.concurrency),
+    }];
+    let stale = &estimate["becomes_stale"];
+    if let Some(windows) = stale["windows"].as_i64().filter(|windows| *windows > 0) {
+        answers.push(format!(
+            "{windows} slices behind the last one become stale where it changes, {} to {}",
             stale["oldest"].as_str().unwrap_or_default(),
             stale["newest"].as_str().unwrap_or_default()
-        ),
-    };
-    format!("   yes: the windows run one after the other, each once the one before it is done; {behind}")
+        ));
+    }
+    answers.extend([
+        format!("in sequence {}, {side_by_side}", time(estimate, "sequential")),
+        format!("the price of ordering is {}", time(estimate, "ordering_price")),
+    ]);
+    answers
 }
 
-fn holding_text(estimate: &Value) -> String {
-    let holding = estimate["holding_data"].as_object();
-    let versions: Vec<String> =
-        holding.into_iter().flatten().map(|(version, windows)| format!("{windows} by {version}")).collect();
-    if versions.is_empty() {
-        "   none of these windows holds data now".to_owned()
+fn effects(request: &Request) -> Vec<String> {
+    vec![if request.effects {
+        "effects are allowed: each window may send its own".to_owned()
     } else {
-        format!("   windows that hold data now: {}", versions.join(", "))
-    }
+        "none: the leases say that effects are suppressed".to_owned()
+    }]
 }
 
-fn retention_text(pipeline: &Pipeline, request: &Request) -> String {
-    match (pipeline.source_retention, &request.override_retention) {
-        (None, _) => "   unknown: the pipeline does not say how long its source keeps data".to_owned(),
-        (Some(_), Some(reason)) => format!("   the retention of the source is overridden: {reason}"),
-        (Some(_), None) => "   yes: windows beyond the retention of the source are left out".to_owned(),
-    }
+fn readers(plan: &Plan) -> Vec<String> {
+    let holding: Vec<(&String, i64)> = plan.estimate["holding_data"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(version, windows)| (version, windows.as_i64().unwrap_or(0)))
+        .collect();
+    let replaced: i64 = holding.iter().map(|(_, windows)| windows).sum();
+    let by: Vec<String> =
+        holding.iter().map(|(version, windows)| format!("{windows} by {version}")).collect();
+    vec![
+        if by.is_empty() {
+            "none of these windows holds data now".to_owned()
+        } else {
+            format!(
+                "{replaced} slices are replaced, built {}; {} windows hold no data yet",
+                by.join(", "),
+                plan.windows - replaced
+            )
+        },
+        format!("each slice is replaced at once when its window is done; pool {} bounds the load", plan.pool),
+    ]
+}
+
+fn source(pipeline: &Pipeline, request: &Request, declined: &[Declined]) -> Vec<String> {
+    let Some(retention) = pipeline.source_retention else {
+        return vec!["unknown: the pipeline does not say how long its source keeps data".to_owned()];
+    };
+    let kept = duration::text(retention.approximate_micros() as f64 / 1e6);
+    let beyond: i64 = declined.iter().filter(|d| d.reason == RETENTION).map(|d| d.windows).sum();
+    vec![match &request.override_retention {
+        Some(reason) => format!("its source keeps {kept}, and that is overridden: {reason}"),
+        None => format!("yes: its source keeps {kept}, and {beyond} windows beyond that are left out"),
+    }]
+}
+
+fn left_out(pipeline: &Pipeline, declined: &Declined) -> String {
+    let zone = pipeline.grid.zone();
+    format!(
+        "{} window(s), {} to {}: {}",
+        declined.windows,
+        instant_text(zone, declined.start),
+        instant_text(zone, declined.end),
+        declined.reason
+    )
+}
+
+/// Estimate and reality side by side.
+fn comparison(estimate: &Value, actual: &Value) -> Vec<String> {
+    let line = |what: &str, estimated: String, took: String, error: String| {
+        format!("{what:<22} {estimated:>15} {took:>15} {error:>9}").trim_end().to_owned()
+    };
+    let times = |what: &str, key: &str| {
+        let error = actual["error"][key].as_f64().map(|error| format!("{:+.1} %", error * 100.0));
+        line(what, time(estimate, key), time(actual, key), error.unwrap_or_default())
+    };
+    vec![
+        line("", "estimated".to_owned(), "actual".to_owned(), "error".to_owned()),
+        times("one window, p50", "window_p50"),
+        times("one window, p90", "window_p90"),
+        times("from one to the next", "idle"),
+        times("in sequence", "sequential"),
+        times("side by side", "parallel"),
+        line("cost", cost(estimate), cost(actual), String::new()),
+    ]
 }

@@ -1,5 +1,6 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
+pub mod calendar;
 pub mod effect;
 pub mod explain;
 pub mod lease;
@@ -7,6 +8,7 @@ pub mod pipeline;
 pub mod plan;
 pub mod plan_life;
 pub mod pool;
+pub mod progress;
 pub mod slice;
 pub mod waiting;
 pub mod window;

@@ -127,7 +127,13 @@ pub fn propose(
     };
     let code_version = frozen_version(pipeline, request)?;
     let selection = select(pipeline, request, as_of)?;
-    let mut estimate = price::estimate(pipeline, &selection.members, concurrency.min(slots.max(1)));
+    // Side by side the windows of a sequential plan would use the whole pool: the price of their order.
+    let slots = match request.ordering {
+        Ordering::Sequential => slots.max(1),
+        _ => concurrency.min(slots.max(1)),
+    };
+    let mut estimate =
+        price::estimate(pipeline, &selection.members, request.ordering == Ordering::NewestFirst, slots);
     if let (true, Some(last)) = (pipeline.depends_on_past, selection.members.last()) {
         estimate["becomes_stale"] = sequence::becomes_stale(pipeline, last.window.position, as_of)?;
     }

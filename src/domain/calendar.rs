@@ -212,9 +212,15 @@ impl<Z: Zone> Grid<Z> {
         Ok(Windows { grid: self, start, next: positions.start, stop: positions.end })
     }
 
+    /// The local time that names a window: the local start and `k` steps for months and days, what
+    /// the clock shows at `b(k)` for a time. It may be a time that the zone skipped.
+    pub fn nominal_start(&self, k: i64) -> Result<NaiveDateTime, GridError> {
+        let at = self.boundary(k)?;
+        Ok(self.stepped(k).unwrap_or_else(|| self.zone.to_local(at)))
+    }
+
     /// The name of the window at a position, unique in the grid: its nominal start, `2013-03-10` or
-    /// `2013-03-10T06:00`, or its start with the offset for a time: `2013-03-10T05:00-04:00`. The
-    /// nominal start, the local start and `k` steps, may be a time that the zone skipped.
+    /// `2013-03-10T06:00`, or its start with the offset for a time: `2013-03-10T05:00-04:00`.
     pub fn window_key(&self, k: i64) -> Result<String, GridError> {
         let at = self.boundary(k)?;
         Ok(self.stepped(k).map_or_else(|| instant_text(&self.zone, at), local_text))

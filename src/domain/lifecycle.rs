@@ -75,6 +75,24 @@ impl State {
             Self::Future => "future",
         }
     }
+
+    /// How a calendar shows it; letters stand for code versions there.
+    pub fn glyph(self) -> char {
+        match self {
+            Self::Leased => '>',
+            Self::Retrying => '~',
+            Self::Skipped => '-',
+            Self::Blocked => '|',
+            Self::Queued => '+',
+            Self::Failed => '!',
+            Self::Refused => '?',
+            Self::Stale => '*',
+            Self::Done => '#',
+            Self::Eligible => ':',
+            Self::Missed => '.',
+            Self::Future => '_',
+        }
+    }
 }
 
 impl fmt::Display for State {
@@ -149,6 +167,13 @@ mod tests {
 
     fn due() -> Facts {
         Facts { due: true, ..Facts::default() }
+    }
+
+    #[test]
+    fn every_state_has_a_glyph_of_its_own() {
+        let glyphs: std::collections::BTreeSet<char> = State::ALL.into_iter().map(State::glyph).collect();
+        assert_eq!(glyphs.len(), State::ALL.len());
+        assert!(glyphs.iter().all(char::is_ascii_punctuation), "{glyphs:?}");
     }
 
     #[test]

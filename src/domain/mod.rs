@@ -4,10 +4,17 @@ pub mod bound;
 pub mod cadence;
 pub mod calendar;
 pub mod catchup;
+pub mod chart;
+pub mod duration;
+pub mod durations;
 #[cfg(any(test, feature = "pg_test"))]
 pub mod laws;
 pub mod lifecycle;
+pub mod makespan;
 pub mod price;
+pub mod progress;
+pub mod random;
 pub mod retry;
 pub mod timeline;
+pub mod turnaround;
 pub mod zone;

@@ -256,6 +256,12 @@ impl<Z: Zone> Timeline<Z> {
         stretch.grid.locate(bound).map(|k| k + stretch.shift)
     }
 
+    /// The local time at which the window at a position starts by its grid's count.
+    pub fn nominal_start(&self, k: i64) -> Result<NaiveDateTime, GridError> {
+        let stretch = self.of(k);
+        stretch.grid.nominal_start(stretch.local(k)?)
+    }
+
     /// The name of the window at a position, unique in the timeline.
     pub fn window_key(&self, k: i64) -> Result<String, GridError> {
         let stretch = self.of(k);

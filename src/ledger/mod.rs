@@ -7,6 +7,7 @@ pub mod epoch;
 pub mod gate;
 pub mod grid;
 pub mod obstacle;
+pub mod pace;
 pub mod permit;
 pub mod pipeline;
 pub mod plan;

@@ -297,6 +297,9 @@ pub fn ranges_of(positions: impl Iterator<Item = i64>) -> Vec<i64> {
     ranges
 }
 
+/// Why a window is left out that the source cannot answer for any more.
+pub const RETENTION: &str = "beyond source retention";
+
 fn reason_to_decline(
     seen: &Seen,
     request: &Request,
@@ -312,9 +315,7 @@ fn reason_to_decline(
         State::Leased | State::Retrying => Some("in flight".to_owned()),
         _ if seen.window.position > newest_due => Some("not due".to_owned()),
         _ if request.mode == Mode::Missing && has_slice => Some("already done".to_owned()),
-        _ if oldest_source.is_some_and(|oldest| seen.window.start < oldest) => {
-            Some("beyond source retention".to_owned())
-        }
+        _ if oldest_source.is_some_and(|oldest| seen.window.start < oldest) => Some(RETENTION.to_owned()),
         _ => None,
     }
 }
@@ -404,6 +405,7 @@ pub struct Plan {
     pub as_of: Instant,
     pub estimate: Value,
     pub pool: String,
+    pub pool_slots: i32,
     pub ordering: String,
     pub reason: String,
     pub created_by: String,
@@ -418,7 +420,7 @@ macro_rules! plan_columns {
     () => {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
-                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version
+                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -451,6 +453,7 @@ impl Plan {
             canary: row.get(16),
             expired: row.at(17),
             grid_version: row.at(18),
+            pool_slots: row.at(19),
         }
     }
 
@@ -462,6 +465,12 @@ impl Plan {
             Reading::Deciding => spi::latest(LOAD, &args, Self::decode),
         });
         rows.into_iter().next().ok_or_else(|| missing(id))
+    }
+
+    /// What one window of the plan, and the wait after it, were estimated to take.
+    pub fn window_micros(&self) -> Option<i64> {
+        let sequential = self.estimate["sequential"].as_f64()?;
+        Some((sequential * 1e6 / self.windows as f64) as i64)
     }
 
     /// The plan with that number, locked against other decisions about it. Waits for people only.

@@ -1,4 +1,5 @@
 //! `cargo xtask bench claims`: what a claim costs, beside two queues on the same server.
+//! `cargo xtask bench makespan`: what plans were estimated to take, beside what they took.
 //!
 //! Times are noisy on a shared machine, so everything is printed as a ratio of things measured in turn within
 //! one run. The peers run the SQL that they publish; operations are counted in the tables, not by the driver.
@@ -6,6 +7,7 @@
 mod count;
 mod full;
 mod held;
+mod makespan;
 mod peers;
 mod pgbench;
 mod scratch;
@@ -25,7 +27,34 @@ use system::{Peers, System};
 const OURS: &str = "bench";
 const THEIRS: &str = "peers";
 
-/// What was asked for.
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Subject {
+    Claims(Options),
+    Makespan { seed: u64 },
+}
+
+impl Subject {
+    fn parse(words: &[String]) -> Result<Self> {
+        let mut words = words.iter().map(String::as_str);
+        match words.next() {
+            Some("claims") => Options::parse(words).map(Self::Claims),
+            Some("makespan") => seed(words).map(|seed| Self::Makespan { seed }),
+            _ => Err("what is to be measured? cargo xtask bench claims, or makespan".into()),
+        }
+    }
+}
+
+/// Another seed than the first draws other durations.
+fn seed<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<u64> {
+    match (words.next(), words.next().map(str::parse), words.next()) {
+        (None, ..) => Ok(1),
+        (Some("--seed"), Some(Ok(seed)), None) => Ok(seed),
+        _ => Err("makespan takes --seed and a number, and nothing else".into()),
+    }
+}
+
+/// What was asked for of claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Options {
     parts: Vec<Part>,
@@ -44,12 +73,8 @@ enum Part {
 }
 
 impl Options {
-    fn parse(words: &[String]) -> Result<Self> {
+    fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Self> {
         let mut options = Self { parts: vec![], seconds: 5, held_seconds: 60 };
-        let mut words = words.iter().map(String::as_str);
-        if words.next() != Some("claims") {
-            return Err("what is to be measured? cargo xtask bench claims".into());
-        }
         while let Some(word) = words.next() {
             let mut seconds = || {
                 let number = words.next().and_then(|n| n.parse().ok()).filter(|n| (1..=3600).contains(n));
@@ -74,10 +99,17 @@ impl Options {
 
 /// `cargo xtask bench`.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let options = Options::parse(&arguments.rest)?;
+    let subject = Subject::parse(&arguments.rest)?;
     let started = Instant::now();
     let scratch = Scratch::start(arguments.version()?)?;
-    measure(&scratch.server, &options)?;
+    let server = &scratch.server;
+    server.psql("postgres", &format!("CREATE DATABASE {OURS}"))?;
+    server.psql(OURS, "CREATE EXTENSION pg_backfill; CREATE ROLE bench_worker LOGIN")?;
+    println!("\n{}", server.psql(OURS, include_str!("bench/sql/server.sql"))?.trim());
+    match subject {
+        Subject::Claims(options) => measure(server, &options)?,
+        Subject::Makespan { seed } => makespan::measure(server, seed)?,
+    }
     println!("\nmeasured in {}", progress::shown(started.elapsed()));
     Ok(())
 }
@@ -85,9 +117,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn measure(server: &Server, options: &Options) -> Result<()> {
     let needs_peers = options.parts.iter().any(|part| matches!(part, Part::Throughput | Part::Held));
     let peers = if needs_peers { Peers::install(server)? } else { Peers::none() };
-    server.psql("postgres", &format!("CREATE DATABASE {OURS}"))?;
-    server.psql(OURS, "CREATE EXTENSION pg_backfill; CREATE ROLE bench_worker LOGIN")?;
-    println!("\n{}", server.psql(OURS, include_str!("bench/sql/server.sql"))?.trim());
     for part in &options.parts {
         match part {
             Part::Throughput => throughput::measure(server, &peers, options.seconds)?,
@@ -116,20 +145,39 @@ fn systems(peers: &Peers) -> Vec<System> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options> {
-        Options::parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    fn parse(line: &str) -> Result<Subject> {
+        Subject::parse(&line.split_whitespace().map(String::from).collect::<Vec<_>>())
+    }
+
+    fn claims(line: &str) -> Options {
+        match parse(line) {
+            Ok(Subject::Claims(options)) => options,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn everything_is_measured_unless_parts_are_named() {
-        assert_eq!(parse("claims").unwrap().parts.len(), 4);
-        let some = parse("claims size --seconds 2 full").unwrap();
+        assert_eq!(claims("claims").parts.len(), 4);
+        let some = claims("claims size --seconds 2 full");
         assert_eq!((some.parts, some.seconds), (vec![Part::Size, Part::Full], 2));
+        assert_eq!(parse("makespan"), Ok(Subject::Makespan { seed: 1 }));
+        assert_eq!(parse("makespan --seed 7"), Ok(Subject::Makespan { seed: 7 }));
     }
 
     #[test]
     fn mistakes_are_named() {
-        for line in ["", "claim", "claims --seconds", "claims --seconds 0", "claims --held x", "claims all"] {
+        for line in [
+            "",
+            "claim",
+            "claims --seconds",
+            "claims --seconds 0",
+            "claims --held x",
+            "claims all",
+            "makespan all",
+            "makespan --seed",
+            "makespan --seed x",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }
