@@ -254,6 +254,7 @@ fn fill_every_view(database: &Database) {
          SELECT backfill_fail({token}, 'boom')"
     ));
     claim(&mut admin, "bobs");
+    admin.run("SELECT backfill_pause(2, 'why')");
 }
 
 /// Views that say nothing about any one pipeline.

@@ -583,7 +583,7 @@ const ERRORS: [(&str, &str, &str); 64] = [
     ("22023", "", "SELECT pool_pause('live', ' ')"),
     ("42704", "", "SELECT pool_pause('nowhere', 'why')"),
     ("55000", "", "SELECT pool_drop('live')"),
-    ("55000", "", "SELECT backfill_retry({plan})"),
+    ("55000", "", "SELECT backfill_retry(2)"),
     ("22023", "", "SELECT effect_take('mail', 0)"),
     ("22023", "", "SELECT backfill_plan('clicks', '2024-03-02', '2024-03-01', 'why')"),
     ("22023", "", "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', ' ')"),

@@ -169,7 +169,7 @@ fn percentiles(durations: &Durations, history: &[Past], windows: &[Size]) -> [Op
     } else {
         let mut random = Random::new(0);
         let mut draw = |_| durations.draw(&windows[random.below(windows.len())], &mut random);
-        (0..MIXED).map(|n| draw(n)).collect()
+        (0..MIXED).map(draw).collect()
     };
     sample.sort_unstable();
     [50, 90].map(|percent| percentile(&sample, percent))
