@@ -18,3 +18,4 @@ mod support;
 mod surface;
 mod tour;
 mod waiting;
+mod windows;

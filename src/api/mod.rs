@@ -1,8 +1,10 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
+pub mod adoption;
 pub mod effect;
 pub mod explain;
 pub mod lease;
+pub mod mark;
 pub mod pipeline;
 pub mod plan;
 pub mod plan_life;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 const HISTORY: &str =
     "SELECT (pg_catalog.date_part('epoch', ended_at - started_at) * 1000000)::pg_catalog.int8
-    FROM backfill.run_data WHERE pipeline_id = $1 AND outcome = 'done' ORDER BY window_start DESC LIMIT 500";
+    FROM backfill.run_data WHERE pipeline_id = $1 AND outcome = 'done' AND run_kind <> 'adopted'
+    ORDER BY window_start DESC LIMIT 500";
 
 /// The price of running the members on `slots` slots. Durations are in seconds; what is not known is null.
 pub fn estimate(pipeline: &Pipeline, members: &[Seen], slots: i32) -> Value {
