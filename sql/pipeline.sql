@@ -91,13 +91,25 @@ CREATE TABLE backfill.version_data (
 );
 COMMENT ON TABLE backfill.version_data IS 'Each code version of a pipeline; for SQL pipelines with the text that it stands for.';
 
+-- A history: a mark that was lifted stays, with who lifted it, when and why. The tokens order it among the runs without
+-- a clock, because a run has a token too.
 CREATE TABLE backfill.mark_data (
+    mark_id      bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id  bigint      NOT NULL REFERENCES backfill.pipeline_data,
     window_start timestamptz NOT NULL,
-    mark         text        NOT NULL CHECK (mark IN ('skipped')),
-    reason       text        NOT NULL,
+    mark         text        NOT NULL CHECK (mark IN ('locked', 'skipped', 'stale', 'adopted')),
+    reason       text        NOT NULL CHECK (pg_catalog.btrim(reason) <> ''),
     marked_by    text        NOT NULL,
     marked_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-    PRIMARY KEY (pipeline_id, window_start, mark)
+    token        bigint      NOT NULL,    -- the last one given out by then; the slice's own where that was adopted
+    plan_id      bigint      CHECK (mark = 'skipped' OR plan_id IS NULL),   -- owned the window that was skipped
+    lifted_at    timestamptz,
+    lifted_by    text,
+    lift_reason  text        CHECK (pg_catalog.btrim(lift_reason) <> ''),
+    lifted_token bigint,                  -- the last one given out by then
+    CHECK (pg_catalog.num_nonnulls(lifted_at, lifted_by, lift_reason, lifted_token) IN (0, 4))
 );
-COMMENT ON TABLE backfill.mark_data IS 'Windows that a person decided about, with who, when and why.';
+CREATE UNIQUE INDEX mark_in_force ON backfill.mark_data (pipeline_id, window_start, mark) WHERE lifted_at IS NULL;
+CREATE INDEX mark_window ON backfill.mark_data (pipeline_id, window_start);
+COMMENT ON SEQUENCE backfill.mark_data_mark_id_seq IS 'Numbers of marks.';
+COMMENT ON TABLE backfill.mark_data IS 'What people decided about windows, with who, when and why.';

@@ -1,19 +1,28 @@
 -- Rules that more than one call needs, each in one place.
 
+-- Decisions that close a window. While one is in force nobody is handed the window. What a lock closes stays its plan's;
+-- a skip takes the window from the plan that owned it (plan_id) for good. Leases up to last_token are void, so that one
+-- that a decision ended does not come back when the decision is lifted.
+CREATE VIEW backfill.closing_data AS
+SELECT m.pipeline_id, m.window_start, m.mark, m.lifted_at IS NULL AS in_force, m.plan_id,
+       COALESCE(m.lifted_token, 9223372036854775807) AS last_token
+FROM backfill.mark_data m
+WHERE m.mark IN ('locked', 'skipped');
+COMMENT ON VIEW backfill.closing_data IS 'Locks and skips of windows, also those that were lifted.';
+
 -- Why a run may not do anything any more; NULL if it may. Nothing is written into a run when its right ends, so
 -- that those calls take constant time; the next claim that needs its permit or its window writes it down.
 CREATE VIEW backfill.run_void_data AS
-SELECT r.*, COALESCE(h.expires_at, r.expires_at) AS lease_until, h.progress, h.beat_at, 
-       -- The worker is not to blame: the attempt does not count, and the window comes back in its place.
-       e.is_other OR COALESCE(o.takes_away, false) AS void_without_fault,
+SELECT r.*, COALESCE(h.expires_at, r.expires_at) AS lease_until, h.progress, h.beat_at,
        CASE
            WHEN r.plan_id > 0 AND NOT EXISTS (
                SELECT FROM backfill.plan_data pl WHERE pl.plan_id = r.plan_id AND pl.state IN ('approved', 'paused'))
                THEN pg_catalog.format('plan %s was cancelled', r.plan_id)
            WHEN EXISTS (
-               SELECT FROM backfill.mark_data m
-               WHERE m.pipeline_id = r.pipeline_id AND m.window_start = r.window_start AND m.mark = 'skipped')
-               THEN 'the window was skipped'
+               SELECT FROM backfill.closing_data c
+               WHERE c.pipeline_id = r.pipeline_id AND c.window_start = r.window_start AND c.last_token >= r.token)
+               THEN (SELECT pg_catalog.format('the window was %s', pg_catalog.min(c.mark)) FROM backfill.closing_data c
+                     WHERE c.pipeline_id = r.pipeline_id AND c.window_start = r.window_start AND c.last_token >= r.token)
            WHEN EXISTS (
                SELECT FROM backfill.pipeline_data p WHERE p.pipeline_id = r.pipeline_id AND p.dropped_at IS NOT NULL)
                THEN 'the pipeline was dropped'
@@ -55,9 +64,11 @@ WHERE pl.state IN ('approved', 'paused')
   AND (r.ended_at IS NULL OR EXISTS (
         SELECT FROM backfill.requeue_data q
         WHERE q.pipeline_id = w.pipeline_id AND q.plan_id = w.plan_id AND q.window_start = w.window_start))
-  AND NOT EXISTS (
-        SELECT FROM backfill.mark_data m
-        WHERE m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped');
+  -- One look at the index a window: while statistics do not know of skips, a join of all windows and all skips seems
+  -- cheap to the planner.
+  AND (SELECT true FROM backfill.closing_data s
+       WHERE s.pipeline_id = w.pipeline_id AND s.window_start = w.window_start AND s.mark = 'skipped'
+         AND (s.in_force OR s.plan_id = w.plan_id) LIMIT 1) IS NULL;
 COMMENT ON VIEW backfill.owned_data IS 'Windows that an approved plan still owns.';
 
 -- Every open run, found by its pool slot: the newest run of a slot is the only one of it that can be open. Costs as
@@ -86,13 +97,12 @@ SELECT pl.plan_id,
                 ORDER BY r.seq DESC LIMIT 1), 0)
        END
        + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q
-          WHERE q.pipeline_id = pl.pipeline_id AND q.plan_id = pl.plan_id)
-       + (SELECT pg_catalog.count(*) FROM backfill.plan_hole_data o
-          JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
-          WHERE o.plan_id = pl.plan_id
-            AND NOT EXISTS (
-                SELECT FROM backfill.run_data own
-                WHERE own.pipeline_id = w.pipeline_id AND own.window_start = w.window_start AND own.plan_id = pl.plan_id))
+          JOIN backfill.owned_data o ON o.pipeline_id = q.pipeline_id AND o.window_start = q.window_start
+          WHERE q.pipeline_id = pl.pipeline_id AND q.plan_id = pl.plan_id AND o.plan_id = pl.plan_id)
+       + (SELECT pg_catalog.count(*) FROM backfill.plan_hole_data h
+          JOIN backfill.plan_window_data w ON w.plan_id = h.plan_id AND w.seq = h.seq
+          JOIN backfill.owned_data o ON o.pipeline_id = w.pipeline_id AND o.window_start = w.window_start
+          WHERE h.plan_id = pl.plan_id AND o.plan_id = pl.plan_id AND NOT o.started)
        AS windows
 FROM backfill.plan_data pl
 WHERE pl.state IN ('approved', 'paused');
@@ -103,8 +113,11 @@ CREATE VIEW backfill.plan_run_data AS
 SELECT DISTINCT ON (r.plan_id, r.seq) r.*,
        EXISTS (SELECT FROM backfill.requeue_data q
                WHERE q.pipeline_id = r.pipeline_id AND q.plan_id = r.plan_id AND q.window_start = r.window_start) AS requeued,
-       EXISTS (SELECT FROM backfill.mark_data m
-               WHERE m.pipeline_id = r.pipeline_id AND m.window_start = r.window_start AND m.mark = 'skipped') AS skipped
+       EXISTS (SELECT FROM backfill.closing_data s
+               WHERE s.pipeline_id = r.pipeline_id AND s.window_start = r.window_start AND s.mark = 'skipped'
+                 AND (s.in_force OR s.plan_id = r.plan_id)) AS skipped,
+       EXISTS (SELECT FROM backfill.closing_data c
+               WHERE c.pipeline_id = r.pipeline_id AND c.window_start = r.window_start AND c.last_token >= r.token) AS closed
 FROM backfill.run_data r
 WHERE r.plan_id > 0
 ORDER BY r.plan_id, r.seq, r.turn DESC;
@@ -131,7 +144,7 @@ FROM backfill.plan_data pl
 CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) FILTER (WHERE r.outcome = 'done' AND NOT r.skipped) AS done,
            pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'expired', 'refused') AND NOT r.requeued AND NOT r.skipped) AS failed,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL AND NOT r.skipped AND pl.state IN ('approved', 'paused')) AS running,
+           pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL AND NOT r.closed AND pl.state IN ('approved', 'paused')) AS running,
            pg_catalog.count(*) AS started,
            pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped) AS ended,
            pg_catalog.count(*) FILTER (WHERE (r.outcome IS NOT NULL AND NOT r.requeued OR r.skipped) AND r.seq <= pl.canary) AS canary_ended
@@ -140,8 +153,10 @@ CROSS JOIN LATERAL (
 ) n
 CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) AS windows FROM backfill.plan_window_data w
-    JOIN backfill.mark_data m ON m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start AND m.mark = 'skipped'
     WHERE w.plan_id = pl.plan_id
+      AND EXISTS (SELECT FROM backfill.closing_data s
+                  WHERE s.pipeline_id = w.pipeline_id AND s.window_start = w.window_start AND s.mark = 'skipped'
+                    AND (s.in_force OR s.plan_id = w.plan_id))
 ) skipped
 LEFT JOIN LATERAL (
     SELECT t.token FROM backfill.plan_stop_data t WHERE t.plan_id = pl.plan_id ORDER BY t.token LIMIT 1

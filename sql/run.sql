@@ -24,7 +24,7 @@ CREATE TABLE backfill.run_data (
     attempt        int         NOT NULL,                -- counts within the plan or the live right
     seq            bigint      NOT NULL,                -- place in the plan; position of a live window
     in_order       boolean     NOT NULL,                -- handed out as the next of its plan; not asked for by its key
-    run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill')),
+    run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill', 'adopted')),
     pool_id        int         NOT NULL,
     pool_slot      int         NOT NULL,
     pool_gen       bigint      NOT NULL,
@@ -46,7 +46,9 @@ CREATE TABLE backfill.run_data (
     sqlstate       text,
     metrics        jsonb,
     has_effects    boolean     NOT NULL DEFAULT false,  -- it emitted some that its end makes ready
-    CHECK ((ended_at IS NULL) = (outcome IS NULL))
+    CHECK ((ended_at IS NULL) = (outcome IS NULL)),
+    -- Rows that were in the target before the ledger knew them: nobody produced them under a lease.
+    CHECK (run_kind <> 'adopted' OR outcome = 'done' AND attempt = 0 AND worker IS NULL)
 ) WITH (fillfactor = 70);
 -- No index may name a column that the fence or the end of a run writes, or their updates stop being HOT.
 CREATE UNIQUE INDEX run_window ON backfill.run_data (pipeline_id, window_start, turn);

@@ -44,7 +44,15 @@ JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at 
 CROSS JOIN LATERAL backfill.windows_of(p.pipeline_id) w;
 COMMENT ON VIEW backfill.windows IS 'Windows that have a run, are in an approved plan, or were decided about; pipeline_windows() shows all.';
 
--- An open run of a cancelled plan, a skipped window or a dropped pipeline is shown as what it is, revoked.
+CREATE VIEW backfill.window_marks WITH (security_barrier) AS
+SELECT v.name AS pipeline, backfill.window_key(m.pipeline_id, m.window_start) AS window_key,
+       m.window_start, m.mark, m.reason, m.marked_by, m.marked_at, m.token, m.plan_id,
+       m.lifted_at, m.lifted_by, m.lift_reason
+FROM backfill.mark_data m
+JOIN backfill.readable_data v ON v.pipeline_id = m.pipeline_id;
+COMMENT ON VIEW backfill.window_marks IS 'What people decided about windows (locked, skipped, stale, adopted), when, why, and who took it back; lifted_at is NULL while it stands. A newer slice than token is not stale.';
+
+-- An open run of a cancelled plan, a closed window or a dropped pipeline is shown as what it is, revoked.
 CREATE VIEW backfill.runs WITH (security_barrier) AS
 SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
        r.window_start, r.window_end, NULLIF(r.plan_id, 0) AS plan_id, r.attempt, r.run_kind, r.worker, r.role,
@@ -182,7 +190,7 @@ SELECT r.worker, r.role, pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL) AS
        pg_catalog.count(*) FILTER (WHERE r.outcome = 'done') AS done,
        pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'refused', 'expired')) AS failed,
        pg_catalog.max(GREATEST(r.started_at, r.finished_at)) AS last_seen
-FROM backfill.runs r GROUP BY r.worker, r.role;
+FROM backfill.runs r WHERE r.run_kind <> 'adopted' GROUP BY r.worker, r.role;
 COMMENT ON VIEW backfill.workers IS 'Workers by the name that they claimed with.';
 
 CREATE VIEW backfill.blocked WITH (security_barrier) AS
@@ -253,7 +261,7 @@ SELECT 'mixed versions', m.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('
 FROM backfill.version_mix m WHERE m.mixed;
 COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with the call that helps.';
 
-GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.runs, backfill.leases, backfill.plans,
+GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.window_marks, backfill.runs, backfill.leases, backfill.plans,
     backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions,
     backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
     backfill.blocked, backfill.attention TO PUBLIC;

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 53] = [
+pub const CALLS: [Call; 59] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -80,6 +80,32 @@ pub const CALLS: [Call; 53] = [
     call("backfill_adjust", Level::Operate, "SELECT backfill_adjust(1, 1)"),
     call("backfill_extend", Level::Operate, "SELECT backfill_extend(1)"),
     call("window_skip", Level::Operate, "SELECT window_skip('clicks', '2024-04-01', '2024-04-02', 'why')"),
+    call(
+        "window_unskip",
+        Level::Operate,
+        "SELECT window_unskip('clicks', '2024-04-01', '2024-04-02', 'why')",
+    ),
+    call("window_lock", Level::Operate, "SELECT window_lock('clicks', '2024-04-01', '2024-04-02', 'why')"),
+    call(
+        "window_unlock",
+        Level::Operate,
+        "SELECT window_unlock('clicks', '2024-04-01', '2024-04-02', 'why')",
+    ),
+    call(
+        "window_mark_stale",
+        Level::Operate,
+        "SELECT window_mark_stale('clicks', '2024-01-01', '2024-01-02', 'why')",
+    ),
+    call(
+        "window_adopt",
+        Level::Operate,
+        "SELECT * FROM window_adopt('clicks', '2024-04-01', '2024-04-02', 'legacy', 'why')",
+    ),
+    call(
+        "window_unadopt",
+        Level::Operate,
+        "SELECT window_unadopt('clicks', '2024-04-01', '2024-04-02', 'why')",
+    ),
     call("pipeline_pause", Level::Operate, "SELECT pipeline_pause('clicks', 'why')"),
     call("pipeline_resume", Level::Operate, "SELECT * FROM pipeline_resume('clicks')"),
     call("pipeline_define", Level::Owner, "SELECT pipeline_define('clicks', '1 day', '2024-01-01')"),

@@ -19,3 +19,4 @@ mod support;
 mod surface;
 mod tour;
 mod waiting;
+mod windows;

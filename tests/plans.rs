@@ -11,7 +11,7 @@ mod proposing;
 use pgrx_tests::Session;
 
 /// What a plan answers about the windows it leaves out, in their order.
-fn declined(session: &mut Session, arguments: &str) -> Vec<String> {
+pub fn declined(session: &mut Session, arguments: &str) -> Vec<String> {
     session.lines(&format!(
         "SELECT d->>'reason', d->>'windows'
          FROM backfill_plan('daily', {arguments}) p, jsonb_array_elements(p.declined) d"

@@ -246,7 +246,8 @@ fn fill_every_view(database: &Database) {
          RESET ROLE;
          SELECT backfill_plan('bobs', '2024-01-01', '2024-01-02', 'first', expect => 1);
          SELECT effect_emit(token, 'mail'), replace_partition(token) FROM backfill_claim('w', pipelines => ARRAY['bobs']);
-         SELECT backfill_plan('bobs', '2024-01-01', '2024-01-05', 'rest', mode => 'missing', expect => 3);"
+         SELECT backfill_plan('bobs', '2024-01-01', '2024-01-05', 'rest', mode => 'missing', expect => 3);
+         SELECT window_lock('bobs', '2024-02-01', '2024-02-02', 'closed')"
     ));
     let token = claim(&mut admin, "bobs");
     admin.run(&format!(

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 40] = [
+const ROUTINES: [(&str, &str, &str); 46] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -114,7 +114,17 @@ const ROUTINES: [(&str, &str, &str); 40] = [
          allow_shrink text DEFAULT NULL, finish boolean DEFAULT true",
         "backfill.replacement",
     ),
+    (
+        "window_adopt",
+        "pipeline text, since backfill.bound, until backfill.bound, code_version text, reason text",
+        "TABLE(windows bigint, rows bigint, empty_keys text[])",
+    ),
+    ("window_lock", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
+    ("window_mark_stale", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
     ("window_skip", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
+    ("window_unadopt", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
+    ("window_unlock", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
+    ("window_unskip", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
     ("window_why", "pipeline text, window_key text", "text"),
 ];
 
@@ -521,7 +531,7 @@ fn complete(failure: Failure) {
 }
 
 /// For each error its code, what leads to it, and the call that gets it. `{token}` is an open lease.
-const ERRORS: [(&str, &str, &str); 64] = [
+const ERRORS: [(&str, &str, &str); 69] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -530,6 +540,17 @@ const ERRORS: [(&str, &str, &str); 64] = [
         "BF002",
         "SELECT window_skip('clicks', '2024-01-01', '2024-01-02', 'why')",
         "SELECT replace_partition({token})",
+    ),
+    (
+        "BF002",
+        "SELECT window_lock('clicks', '2024-01-01', '2024-01-02', 'why')",
+        "SELECT backfill_heartbeat({token})",
+    ),
+    (
+        "BF002",
+        "SELECT window_lock('clicks', '2024-01-01', '2024-01-02', 'why');
+         SELECT window_unlock('clicks', '2024-01-01', '2024-01-02', 'why')",
+        "SELECT backfill_release({token})",
     ),
     ("BF002", "SELECT backfill_new_epoch('why')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT backfill_release({token})", "SELECT effect_emit({token}, 'mail')"),
@@ -571,6 +592,7 @@ const ERRORS: [(&str, &str, &str); 64] = [
         "SELECT pipeline_alter('clicks', '{\"cadence\": \"1 hour\", \"switch_at\": \"2024-03-01 05:30\"}')",
     ),
     ("BF012", "", "SELECT pipeline_alter('clicks', '{\"start_at\": \"2023-03-01 05:30\"}')"),
+    ("BF012", "", "SELECT window_adopt('clicks', '2024-03-01 05:00', NULL, 'legacy', 'why')"),
     ("22004", "", "SELECT backfill_stage(NULL)"),
     ("22004", "", "SELECT effect_emit({token}, 'mail', NULL)"),
     ("22004", "", "SELECT effect_emit({token}, 'mail', key => NULL)"),
@@ -597,6 +619,8 @@ const ERRORS: [(&str, &str, &str); 64] = [
     ("22023", "", "SELECT backfill_claim('w', 0)"),
     ("22023", "", "SELECT backfill_claim('w', window_key => '2024-01-01')"),
     ("22023", "", "SELECT window_why('clicks', 'nowhere')"),
+    ("22023", "", "SELECT window_lock('clicks', '2024-03-01', '2024-03-02', '')"),
+    ("22023", "", "SELECT window_adopt('clicks', '2024-03-01', '2024-03-02', ' ', 'why')"),
     ("22023", "", "SELECT pipeline_define('p', '1 day 1 hour', '2024-01-01')"),
     ("22023", "", "SELECT pipeline_define('p', '1 day', '2024-01-01', time_zone => 'Mars')"),
     ("22023", "", "SELECT pipeline_define('clicks', '2 days', '2024-01-01')"),

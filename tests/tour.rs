@@ -21,7 +21,7 @@ const LEASE: &str = "(SELECT l.token FROM backfill.leases l ORDER BY l.token LIM
 
 /// The calls, each with the name that its answer is kept under. None of them uses an operator, or a function that
 /// is not the extension's: they are also made where those are not PostgreSQL's.
-const CALLS: [(&str, &str); 32] = [
+const CALLS: [(&str, &str); 38] = [
     ("pool", "SELECT pool_define({pool}, 3)"),
     ("defined", DEFINE),
     ("unchanged", DEFINE),
@@ -67,6 +67,12 @@ const CALLS: [(&str, &str); 32] = [
     ("released", "SELECT backfill_release({lease})"),
     ("worked", "CALL backfill_work('w', pools => ARRAY[{pool}]::pg_catalog.text[], max_windows => 2)"),
     ("skipped", "SELECT window_skip({pipeline}, '2024-03-20', '2024-03-22'::pg_catalog.date, 'holiday')"),
+    ("unskipped", "SELECT window_unskip({pipeline}, '2024-03-21', '2024-03-22', 'no holiday')"),
+    ("locked", "SELECT window_lock({pipeline}, '2024-03-08', '2024-03-09', 'closed')"),
+    ("unlocked", "SELECT window_unlock({pipeline}, '2024-03-08', '2024-03-09', 'open')"),
+    ("marked", "SELECT window_mark_stale({pipeline}, '2024-03-08', '2024-03-13', 'late data')"),
+    ("adopted", "SELECT windows, rows, empty_keys FROM window_adopt({pipeline}, '2024-03-20', '2024-03-23', 'old', 'why')"),
+    ("marks", "SELECT window_key, window_start, mark, reason, marked_by, lift_reason FROM backfill.window_marks ORDER BY window_start, marked_at"),
     ("paused", "SELECT pipeline_pause({pipeline}, 'why')"),
     ("resumed", "SELECT oldest, plan_id FROM pipeline_resume({pipeline})"),
     (

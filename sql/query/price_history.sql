@@ -3,7 +3,8 @@
 SELECT r.token, NULL::pg_catalog.int8, r.window_start, r.window_end, r.rows, r.started_at, r.ended_at,
        COALESCE(r.outcome = 'done', false)
 FROM (
-    SELECT n.* FROM backfill.run_data n WHERE n.pipeline_id = $1 ORDER BY n.window_start DESC LIMIT 500
+    SELECT n.* FROM backfill.run_data n WHERE n.pipeline_id = $1 AND n.run_kind <> 'adopted'
+    ORDER BY n.window_start DESC LIMIT 500
 ) r
 UNION ALL
 SELECT r.token, r.plan_id, r.window_start, r.window_end, r.rows, r.started_at, r.ended_at,

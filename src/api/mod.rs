@@ -1,9 +1,11 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
+pub mod adoption;
 pub mod calendar;
 pub mod effect;
 pub mod explain;
 pub mod lease;
+pub mod mark;
 pub mod pipeline;
 pub mod plan;
 pub mod plan_life;

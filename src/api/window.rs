@@ -1,18 +1,17 @@
-//! Looking at windows, and deciding about them.
+//! Looking at windows.
 
 use crate::domain::bound::instant_text;
 use crate::domain::lifecycle::State;
 use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Result, answer};
-use crate::ledger::grid;
 use crate::ledger::obstacle::{Obstacles, is_waiting};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
-use crate::ledger::window::{self, Reading, Seen, require_reason};
+use crate::ledger::window::{self, Reading, Seen};
 use crate::postgres::datum::{self, timestamptz};
+use crate::postgres::settings;
 use crate::postgres::zone::PgZone;
-use crate::postgres::{lock, lock::Key, role, session, settings, spi};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::HashMap;
@@ -194,6 +193,10 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
     let record = &seen.record;
     let at = |instant: Instant| instant_text(pipeline.grid.zone(), instant);
     let error = || record.error.as_deref().unwrap_or("no reason given").to_owned();
+    let said = || {
+        let said = record.said.as_ref().expect("states that a person gave have a mark");
+        format!("by {} at {}: {}", said.by, at(said.at), said.reason)
+    };
     match seen.state {
         State::Leased => format!(
             "Worker {} holds its lease under token {} until {}.",
@@ -214,10 +217,8 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
                 record.attempt, pipeline.max_attempts
             ),
         },
-        State::Skipped => format!(
-            "It was skipped: {}.",
-            record.skipped.as_deref().unwrap_or_default()
-        ),
+        State::Locked => format!("It was locked {}. Nothing runs it until it is unlocked.", said()),
+        State::Skipped => format!("It was skipped {}.", said()),
         State::Blocked => "It waits for a window before it, on which it depends.".to_owned(),
         State::Queued => format!(
             "Approved plan {} will run it when a worker claims it and a permit is free.",
@@ -233,10 +234,20 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
             record.attempt,
             error()
         ),
-        State::Stale => format!(
+        State::Stale if record.said.is_none() => format!(
             "Token {} published it at {}, and what it was built from has changed since. A plan can build it again.",
             record.slice_token.unwrap_or_default(),
             record.published_at.map(at).unwrap_or_default()
+        ),
+        State::Stale => format!(
+            "The slice of token {} was marked as stale {}. A plan can build it again.",
+            record.slice_token.unwrap_or_default(),
+            said()
+        ),
+        State::Adopted => format!(
+            "Its rows were in the target before; they were adopted as code version \"{}\" {}.",
+            record.code_version.as_deref().unwrap_or_default(),
+            said()
         ),
         State::Done => format!(
             "Token {} published it at {}.",
@@ -259,41 +270,4 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
             at(Instant(seen.window.end.0.saturating_add(pipeline.delay.approximate_micros())))
         ),
     }
-}
-
-const SKIP: &str = "INSERT INTO backfill.mark_data (pipeline_id, window_start, mark, reason, marked_by)
-    SELECT $1, w, 'skipped', $3, $4 FROM pg_catalog.unnest($2) w ON CONFLICT DO NOTHING";
-
-#[pg_extern(sql = false)]
-fn window_skip(
-    pipeline: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    reason: Option<String>,
-) -> i64 {
-    answer(skip(pipeline, since, until, reason))
-}
-
-fn skip(
-    pipeline: Option<String>,
-    since: Option<String>,
-    until: Option<String>,
-    reason: Option<String>,
-) -> Result<i64> {
-    session::require_writable()?;
-    let reason = require_reason(reason)?;
-    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
-    let bounds = pipeline.bounds(since.as_deref(), until.as_deref(), datum::clock())?;
-    let starts: Vec<Instant> = pipeline
-        .grid
-        .windows(bounds.positions)
-        .map(|windows| windows.map(|window| window.start).collect())
-        .unwrap_or_default();
-    let caller = role::name(role::caller());
-    role::as_ledger(|| {
-        lock::exclusive(Key::Gate { pipeline: pipeline.id });
-        grid::require_current(&pipeline)?;
-        let args = [pipeline.id.into(), starts.into(), reason.as_str().into(), caller.as_str().into()];
-        Ok(spi::run_bulk(SKIP, &args) as i64)
-    })
 }

@@ -1,16 +1,21 @@
 //! The state of a window: derived, never stored.
 //!
 //! ```text
-//!                         ┌──────────── skipped (a person decided) ◀── from every state
-//!   future ─▶ eligible ─▶ leased ─▶ done ─▶ (planned again) queued
+//!   future ─▶ eligible ─▶ leased ─▶ done ─▶ stale (its slice was marked) ─▶ (planned again) queued
 //!      │         ▲          │ ▲
 //!      │         │          ▼ │ permit
 //!      │       (live)    retrying ─▶ failed        refused (what was produced was not accepted)
 //!      ▼                      attempts used up
 //!   missed ─▶ queued (in an approved plan) ─▶ leased
+//!      └────▶ adopted (its rows were in the target before)
+//!
+//!   locked, skipped   a person closed the window: from every state, and back when that is lifted
+//!   blocked           in place of queued or eligible, while a window before it is in its way; and stale for done, where
+//!                     that was built again: see `ledger::sequence`
 //! ```
 //!
-//! A window shows the first state in the order of [`State`] whose condition holds.
+//! A window shows the first state in the order of [`State`] whose condition holds. A closed window has no lease
+//! and will not be retried, whatever its newest run says.
 
 use std::fmt;
 
@@ -21,6 +26,8 @@ pub enum State {
     Leased,
     /// It will be tried again by itself: its attempt failed, or its lease expired.
     Retrying,
+    /// A person closed it until it is unlocked.
+    Locked,
     /// A person decided that it does not run.
     Skipped,
     /// It waits for the window before it, on which it depends.
@@ -31,8 +38,10 @@ pub enum State {
     Failed,
     /// What was produced for it was refused.
     Refused,
-    /// Its slice is published, and what it was built from has changed since.
+    /// Its slice is published, and what it was built from has changed since, or a person said that it is out of date.
     Stale,
+    /// Its slice was in the target before the ledger knew it.
+    Adopted,
     /// Its slice is published.
     Done,
     /// It may start by itself.
@@ -44,15 +53,17 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [State; 12] = [
+    pub const ALL: [State; 14] = [
         State::Leased,
         State::Retrying,
+        State::Locked,
         State::Skipped,
         State::Blocked,
         State::Queued,
         State::Failed,
         State::Refused,
         State::Stale,
+        State::Adopted,
         State::Done,
         State::Eligible,
         State::Missed,
@@ -63,12 +74,14 @@ impl State {
         match self {
             Self::Leased => "leased",
             Self::Retrying => "retrying",
+            Self::Locked => "locked",
             Self::Skipped => "skipped",
             Self::Blocked => "blocked",
             Self::Queued => "queued",
             Self::Failed => "failed",
             Self::Refused => "refused",
             Self::Stale => "stale",
+            Self::Adopted => "adopted",
             Self::Done => "done",
             Self::Eligible => "eligible",
             Self::Missed => "missed",
@@ -81,17 +94,50 @@ impl State {
         match self {
             Self::Leased => '>',
             Self::Retrying => '~',
+            Self::Locked => '=',
             Self::Skipped => '-',
             Self::Blocked => '|',
             Self::Queued => '+',
             Self::Failed => '!',
             Self::Refused => '?',
             Self::Stale => '*',
+            Self::Adopted => '@',
             Self::Done => '#',
             Self::Eligible => ':',
             Self::Missed => '.',
             Self::Future => '_',
         }
+    }
+}
+
+/// What a person said about a window, in the order in which one hides the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// Closed until it is unlocked. A plan that owns the window runs it then.
+    Locked,
+    /// It does not run; a plan that owned it does not get it back.
+    Skipped,
+    /// Its slice, or what is being produced for it now, is out of date.
+    Stale,
+    /// The rows in the target are its slice.
+    Adopted,
+}
+
+impl Mark {
+    pub const ALL: [Mark; 4] = [Mark::Locked, Mark::Skipped, Mark::Stale, Mark::Adopted];
+
+    /// What the ledger calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Locked => "locked",
+            Self::Skipped => "skipped",
+            Self::Stale => "stale",
+            Self::Adopted => "adopted",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mark| mark.name() == name)
     }
 }
 
@@ -101,7 +147,7 @@ impl fmt::Display for State {
     }
 }
 
-/// How a run stands; a run of a cancelled plan, a skipped window or a dropped pipeline is `Revoked`, whether or
+/// How a run stands; a run of a cancelled plan, a closed window or a dropped pipeline is `Revoked`, whether or
 /// not the ledger says so already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -125,11 +171,16 @@ pub struct Facts {
     pub requeued: bool,
     /// An overdue run has attempts left.
     pub attempts_left: bool,
+    pub locked: bool,
     pub skipped: bool,
     /// An approved plan owns it.
     pub owned: bool,
     /// It has a published slice.
     pub has_slice: bool,
+    /// The slice was marked since its run began.
+    pub stale: bool,
+    /// The slice is one that was adopted.
+    pub adopted: bool,
     /// The catchup rule admits it.
     pub admitted: bool,
     pub due: bool,
@@ -142,6 +193,9 @@ impl Facts {
         let newest = self.newest;
         // Before it is handed out again, a released window is as if it had not been claimed.
         let comes_back = self.requeued && newest != Some(Released);
+        if self.locked {
+            return State::Locked;
+        }
         if self.skipped {
             return State::Skipped;
         }
@@ -152,6 +206,8 @@ impl Facts {
             _ if self.owned => State::Queued,
             Some(Failed | Expired | Overdue) => State::Failed,
             Some(Refused) => State::Refused,
+            _ if self.has_slice && self.stale => State::Stale,
+            _ if self.has_slice && self.adopted => State::Adopted,
             _ if self.has_slice => State::Done,
             _ if !self.due => State::Future,
             None if self.admitted => State::Eligible,
@@ -199,9 +255,29 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_hides_everything() {
-        let skipped = Facts { skipped: true, newest: Some(Outcome::Open), ..due() };
-        assert_eq!(skipped.state(), State::Skipped);
+    fn a_decision_of_a_person_hides_everything() {
+        for newest in [Outcome::Open, Outcome::Overdue, Outcome::Failed, Outcome::Done] {
+            let facts = Facts { newest: Some(newest), requeued: true, owned: true, has_slice: true, ..due() };
+            assert_eq!(Facts { skipped: true, ..facts }.state(), State::Skipped);
+            assert_eq!(Facts { locked: true, ..facts }.state(), State::Locked);
+            assert_eq!(Facts { locked: true, skipped: true, ..facts }.state(), State::Locked);
+        }
+    }
+
+    #[test]
+    fn a_slice_is_stale_before_it_is_adopted_and_neither_hides_what_will_run() {
+        let adopted = Facts { newest: Some(Outcome::Done), has_slice: true, adopted: true, ..due() };
+        assert_eq!(adopted.state(), State::Adopted);
+        let stale = Facts { stale: true, ..adopted };
+        assert_eq!(stale.state(), State::Stale);
+        assert_eq!(Facts { owned: true, ..stale }.state(), State::Queued);
+        assert_eq!(Facts { newest: Some(Outcome::Open), ..stale }.state(), State::Leased);
+        assert_eq!(Facts { newest: Some(Outcome::Failed), ..stale }.state(), State::Failed);
+        // A mark of a window whose first run never published anything.
+        assert_eq!(
+            Facts { has_slice: false, newest: Some(Outcome::Revoked), ..stale }.state(),
+            State::Missed
+        );
     }
 
     /// No due window is lost: whatever is known of it, it shows a state other than "future".
@@ -219,7 +295,7 @@ mod tests {
             Some(Outcome::Revoked),
         ];
         for newest in outcomes {
-            for bits in 0..64 {
+            for bits in 0..512 {
                 let bit = |n: u32| bits >> n & 1 == 1;
                 let facts = Facts {
                     newest,
@@ -229,6 +305,9 @@ mod tests {
                     owned: bit(3),
                     has_slice: bit(4),
                     admitted: bit(5),
+                    locked: bit(6),
+                    stale: bit(7),
+                    adopted: bit(8),
                     due: true,
                 };
                 assert_ne!(facts.state(), State::Future, "{facts:?}");

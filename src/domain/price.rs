@@ -168,7 +168,7 @@ fn percentiles(durations: &Durations, history: &[Past], windows: &[Size]) -> [Op
         history.iter().map(|past| past.duration).collect()
     } else {
         let mut random = Random::new(0);
-        let mut draw = |_| durations.draw(&windows[random.below(windows.len())], &mut random);
+        let draw = |_| durations.draw(&windows[random.below(windows.len())], &mut random);
         (0..MIXED).map(draw).collect()
     };
     sample.sort_unstable();

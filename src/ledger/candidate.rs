@@ -28,7 +28,8 @@ struct Offer {
     after_turn: Option<i32>,
     /// The open run of the window, if there is one.
     holder: Option<Holder>,
-    closed: bool,
+    /// The plan has had it already, out of its order.
+    taken: bool,
 }
 
 macro_rules! newest_run {
@@ -41,6 +42,21 @@ macro_rules! newest_run {
                 ORDER BY n.turn DESC LIMIT 1
             ) r ON true
             LEFT JOIN backfill.heartbeat_data h ON h.token = r.token "
+        )
+    };
+}
+
+/// That no decision of a person keeps the window from the source. Said before the LIMIT of a statement, so that closed
+/// windows hide none behind them.
+macro_rules! is_open {
+    ($of:literal, $plan:literal) => {
+        concat!(
+            " NOT EXISTS (SELECT FROM backfill.closing_data c
+                WHERE c.pipeline_id = $1 AND c.window_start = ",
+            $of,
+            ".window_start AND (c.in_force OR c.plan_id = ",
+            $plan,
+            ")) "
         )
     };
 }
@@ -58,11 +74,7 @@ macro_rules! offer {
             ", ",
             $after_turn,
             ", COALESCE(r.turn, 0), r.token, r.plan_id,
-             COALESCE(COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp(), false),
-             EXISTS (SELECT FROM backfill.mark_data m
-                     WHERE m.pipeline_id = $1 AND m.window_start = ",
-            $of,
-            ".window_start AND m.mark = 'skipped')"
+             COALESCE(COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp(), false)"
         )
     };
 }
@@ -72,15 +84,18 @@ macro_rules! queued {
         concat!(
             "SELECT ",
             offer!("q", "q.attempt", "q.after_turn"),
-            " OR ($2 = 0 AND EXISTS (SELECT FROM backfill.owned_data o
-                  WHERE o.pipeline_id = $1 AND o.window_start = q.window_start))
-             FROM (
+            ", false FROM (
                 SELECT * FROM backfill.requeue_data q
                 WHERE q.pipeline_id = $1 AND q.plan_id = $2 AND q.rank = ",
             $rank,
             "
                   AND q.due_at <= pg_catalog.clock_timestamp()
                   AND ($4 IS NULL OR q.window_start = $4)
+                  AND NOT ($2 = 0 AND EXISTS (SELECT FROM backfill.owned_data o
+                        WHERE o.pipeline_id = $1 AND o.window_start = q.window_start))
+                  AND",
+            is_open!("q", "$2"),
+            "
                 ORDER BY q.due_at, q.seq LIMIT $3
              ) q",
             newest_run!("q")
@@ -93,13 +108,16 @@ const RETRIES: &str = queued!("1");
 const UNTRIED: &str = concat!(
     "SELECT ",
     offer!("w", "1", "NULL::pg_catalog.int4"),
-    " OR COALESCE(r.plan_id = $2, false)
+    ", COALESCE(r.plan_id = $2, false)
      FROM (
         SELECT * FROM backfill.plan_window_data w
         WHERE w.plan_id = $2
           AND w.seq > COALESCE($4, (SELECT o.seq FROM backfill.run_data o WHERE o.plan_id = $2 AND o.in_order
                                     ORDER BY o.seq DESC LIMIT 1), 0)
           AND w.seq <= $5
+          AND",
+    is_open!("w", "$2"),
+    "
         ORDER BY w.seq LIMIT $3
      ) w",
     newest_run!("w")
@@ -108,13 +126,16 @@ const UNTRIED: &str = concat!(
 const HOLES: &str = concat!(
     "SELECT ",
     offer!("w", "1", "NULL::pg_catalog.int4"),
-    " FROM (
+    ", false FROM (
         SELECT w.* FROM backfill.plan_hole_data o
         JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
         WHERE o.plan_id = $2 AND o.seq > $4 AND o.seq <= $5
           AND NOT EXISTS (SELECT FROM backfill.run_data own
                           WHERE own.pipeline_id = $1 AND own.window_start = w.window_start
                             AND own.plan_id = $2)
+          AND",
+    is_open!("w", "$2"),
+    "
         ORDER BY o.seq LIMIT $3
      ) w",
     newest_run!("w")
@@ -123,23 +144,30 @@ const HOLES: &str = concat!(
 const UNTRIED_NAMED: &str = concat!(
     "SELECT ",
     offer!("w", "1", "NULL::pg_catalog.int4"),
-    " FROM (
+    ", false FROM (
         SELECT * FROM backfill.plan_window_data w
-        WHERE w.pipeline_id = $1 AND w.plan_id = $2 AND w.window_start = $4 AND w.seq <= $5 LIMIT $3
+        WHERE w.pipeline_id = $1 AND w.plan_id = $2 AND w.window_start = $4 AND w.seq <= $5
+          AND",
+    is_open!("w", "$2"),
+    "
+        LIMIT $3
      ) w",
     newest_run!("w"),
     "WHERE NOT EXISTS (SELECT FROM backfill.run_data own
         WHERE own.pipeline_id = $1 AND own.window_start = w.window_start AND own.plan_id = $2)"
 );
 
-const LIVE_STARTED: &str = "SELECT w.place - 1
+const LIVE_STARTED: &str = concat!(
+    "SELECT w.place - 1
     FROM pg_catalog.unnest($2) WITH ORDINALITY w (window_start, place)
     WHERE NOT EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = $1 AND r.window_start = w.window_start)
-      AND NOT EXISTS (SELECT FROM backfill.mark_data m
-                      WHERE m.pipeline_id = $1 AND m.window_start = w.window_start AND m.mark = 'skipped')
       AND NOT EXISTS (SELECT FROM backfill.owned_data o
                       WHERE o.pipeline_id = $1 AND o.window_start = w.window_start)
-    ORDER BY w.place LIMIT $3";
+      AND",
+    is_open!("w", "0"),
+    "
+    ORDER BY w.place LIMIT $3"
+);
 
 /// Rows beyond what is wanted that a statement reads, because other claims may hold the first ones.
 const SPARE: usize = 16;
@@ -329,7 +357,7 @@ impl Picked<'_> {
                     },
                     after_turn: None,
                     holder: None,
-                    closed: false,
+                    taken: false,
                 }
             })
             .collect();
@@ -364,7 +392,7 @@ impl Picked<'_> {
                 window_start,
                 expired: row.at(9),
             }),
-            closed: row.at(10),
+            taken: row.at(10),
         }
     }
 
@@ -375,7 +403,7 @@ impl Picked<'_> {
                 return;
             }
             let start = offer.candidate.window_start;
-            if offer.closed || self.windows.iter().any(|w| w.window_start == start) {
+            if offer.taken || self.windows.iter().any(|w| w.window_start == start) {
                 continue;
             }
             let pipeline_id = self.source.pipeline.id;

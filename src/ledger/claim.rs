@@ -108,7 +108,10 @@ const SOURCES: &str = concat!(
     ", o.slots, pl.plan_id, pl.pool_id, pl.concurrency, pl.code_version, pl.effects, pl.params, pl.as_of,
             pl.generation, pl.canary, pl.ordering = 'sequential' AND NOT p.depends_on_past,
             COALESCE(c.swept = pl.generation, false),
-            EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = pl.plan_id),
+            EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = pl.plan_id
+                    AND NOT EXISTS (SELECT FROM backfill.closing_data c
+                                    WHERE c.pipeline_id = q.pipeline_id AND c.window_start = q.window_start
+                                      AND (c.in_force OR c.plan_id = q.plan_id))),
             NULL, false, pl.priority
         FROM backfill.plan_data pl
         LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id

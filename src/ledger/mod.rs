@@ -1,11 +1,13 @@
 //! The ledger: its rows as Rust values, and the rules that more than one call needs.
 
+pub mod adoption;
 pub mod candidate;
 pub mod claim;
 pub mod effect;
 pub mod epoch;
 pub mod gate;
 pub mod grid;
+pub mod mark;
 pub mod obstacle;
 pub mod pace;
 pub mod permit;

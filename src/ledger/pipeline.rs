@@ -137,6 +137,9 @@ impl Pipeline {
 /// What the ledger holds lies on the pipeline's grid and within its years.
 const ON_GRID: &str = "windows of the ledger are on the grid";
 
+const NEWEST_STARTED: &str = "SELECT window_start FROM backfill.run_data
+    WHERE pipeline_id = $1 AND run_kind <> 'adopted' ORDER BY window_start DESC LIMIT 1";
+
 impl Pipeline {
     /// The key of the window that starts at a boundary of the grid.
     pub fn key_of(&self, window_start: Instant) -> String {
@@ -163,7 +166,7 @@ impl Pipeline {
         self.grid.newest_due(self.due_clock(now)).map_or(self.grid.first - 1, |window| window.position)
     }
 
-    /// The position of the newest window that started; before the first one if none has.
+    /// The position of the window that starts there; before the first one if there is none.
     pub fn highest_started(&self, start: Option<Instant>) -> i64 {
         start.map_or(self.grid.first - 1, |start| self.position_of(start))
     }
@@ -173,12 +176,18 @@ impl Pipeline {
         self.grid.at(window_start).grid.zone.name()
     }
 
-    /// Which windows may start by themselves, now. `highest_started` is the start of the newest window that
-    /// has any run.
-    pub fn admission(&self, now: Instant, highest_started: Option<Instant>) -> Admission {
+    /// Which windows may start by themselves, now. `newest` is the start of the newest window that has any run.
+    pub fn admission(&self, now: Instant, newest: Option<Instant>) -> Admission {
+        let due = self.newest_due(now);
+        let mut started = self.highest_started(newest);
+        if started > due {
+            // The clock or the delay moved. What was adopted did not start.
+            let newest = role::as_ledger(|| spi::read(NEWEST_STARTED, &[self.id.into()], |row| row.at(1)));
+            started = self.highest_started(newest.first().copied());
+        }
         Standing {
             first: self.grid.first,
-            newest_due: self.newest_due(now).max(self.highest_started(highest_started)),
+            newest_due: due.max(started),
             first_since_active: self.newest_due(self.active_since) + 1,
         }
         .admits(self.backlog, self.catchup)

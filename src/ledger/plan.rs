@@ -58,6 +58,22 @@ pub enum Mode {
     All,
     /// Those without a slice.
     Missing,
+    /// Those that failed or were refused.
+    Failed,
+    /// Those whose slice is stale.
+    Stale,
+}
+
+impl Mode {
+    /// Why it leaves out a window that could be planned.
+    fn reason_to_decline(self, seen: &Seen) -> Option<&'static str> {
+        match self {
+            Self::Missing if seen.record.slice_token.is_some() => Some("already done"),
+            Self::Failed if !matches!(seen.state, State::Failed | State::Refused) => Some("not failed"),
+            Self::Stale if seen.state != State::Stale => Some("not stale"),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,8 +122,12 @@ impl Request {
         one_of(object, "publish", &["each", "together"], &["each"])?;
         let on_failure = ["continue", "stop"];
         let on_failure = one_of(object, "on_failure", &on_failure, &on_failure)?;
-        let mode =
-            one_of(object, "mode", &["all", "missing", "failed", "stale", "outdated"], &["all", "missing"])?;
+        let mode = one_of(
+            object,
+            "mode",
+            &["all", "missing", "failed", "stale", "outdated"],
+            &["all", "missing", "failed", "stale"],
+        )?;
         let orderings = ["oldest_first", "newest_first", "sequential"];
         let ordering = match one_of(object, "ordering", &orderings, &orderings)?.as_str() {
             "newest_first" => Ordering::NewestFirst,
@@ -145,7 +165,12 @@ impl Request {
             since: text(object, "since").map(str::to_owned),
             until: text(object, "until").map(str::to_owned),
             reason: window::require_reason(text(object, "reason").map(str::to_owned))?,
-            mode: if mode == "missing" { Mode::Missing } else { Mode::All },
+            mode: match mode.as_str() {
+                "missing" => Mode::Missing,
+                "failed" => Mode::Failed,
+                "stale" => Mode::Stale,
+                _ => Mode::All,
+            },
             keys,
             positions: object
                 .get("positions")
@@ -306,15 +331,15 @@ fn reason_to_decline(
     newest_due: i64,
     oldest_source: Option<Instant>,
 ) -> Option<String> {
-    let has_slice = seen.record.slice_token.is_some();
     match seen.state {
+        State::Locked => Some("locked".to_owned()),
         State::Skipped => Some("skipped".to_owned()),
         _ if seen.record.owner_plan.is_some() => {
             seen.record.owner_plan.map(|plan| format!("owned by plan {plan}"))
         }
         State::Leased | State::Retrying => Some("in flight".to_owned()),
         _ if seen.window.position > newest_due => Some("not due".to_owned()),
-        _ if request.mode == Mode::Missing && has_slice => Some("already done".to_owned()),
+        _ if let Some(reason) = request.mode.reason_to_decline(seen) => Some(reason.to_owned()),
         _ if oldest_source.is_some_and(|oldest| seen.window.start < oldest) => Some(RETENTION.to_owned()),
         _ => None,
     }
@@ -386,6 +411,8 @@ fn letter(state: State) -> char {
         State::Done => 'd',
         State::Failed => 'f',
         State::Refused => 'r',
+        State::Stale => 's',
+        State::Adopted => 'a',
         _ => 'n',
     }
 }

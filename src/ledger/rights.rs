@@ -126,7 +126,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 29] = [
+pub const FUNCTIONS: [(&str, Level); 35] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -149,6 +149,12 @@ pub const FUNCTIONS: [(&str, Level); 29] = [
     ("backfill_adjust", Level::Operate),
     ("backfill_extend", Level::Operate),
     ("window_skip", Level::Operate),
+    ("window_unskip", Level::Operate),
+    ("window_lock", Level::Operate),
+    ("window_unlock", Level::Operate),
+    ("window_mark_stale", Level::Operate),
+    ("window_adopt", Level::Operate),
+    ("window_unadopt", Level::Operate),
     ("pipeline_pause", Level::Operate),
     ("pipeline_resume", Level::Operate),
     ("pipeline_alter", Level::Owner),

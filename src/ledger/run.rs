@@ -7,11 +7,11 @@
 //!                      │   fail with BF005, BF006, BF007, BF010  refused
 //!                      │   release                               released ─▶ requeued in its place
 //!                      │   taken over after its expiry           expired ─▶ requeued in its place, while attempts remain
-//!                      └─  taken over after its plan was cancelled, its window skipped, its epoch ended   revoked
+//!                      └─  taken over after its plan was cancelled, its window closed, its epoch ended    revoked
 //! ```
 //!
-//! An open run is *void* once its plan is cancelled, its window skipped, its pipeline dropped, or its pool paused with
-//! `revoke`: nothing is
+//! An open run is *void* once its plan is cancelled, its window skipped or locked, its pipeline dropped, or its pool paused
+//! with `revoke`: nothing is
 //! written into it then (so that the call takes constant time); every token call sees it, and the next claim
 //! that needs its permit or its window writes `revoked`.
 

@@ -2,13 +2,13 @@
 //!
 //! - One lease over live work and all plans. A claim holds the pipeline's sequence mutex to the end of its
 //!   transaction and then sees, at every isolation level, every lease that was given before.
-//! - A window is handed out only when the one before it is *settled*: it has its slice, or was skipped, and no active
+//! - A window is handed out only when the one before it is *settled*: it has its slice, locked or not, or was skipped, and no active
 //!   plan will build it again. A window that is missed, failed or still to come is in the way of all behind it.
 //! - A slice is *stale* once one before it changed after it was built, and so is every slice behind it. Nothing is
 //!   stored for that: fencing tokens increase, so a slice with a smaller token than a change before it is older
 //!   than that change.
 
-use crate::domain::lifecycle::State;
+use crate::domain::lifecycle::{Outcome, State};
 use crate::domain::zone::Instant;
 use crate::error::Result;
 use crate::ledger::claim::Source;
@@ -67,7 +67,16 @@ pub fn is_ready(pipeline: &Pipeline, window_start: Instant) -> bool {
 
 /// Whether what comes after the window can rest on it.
 fn is_settled(seen: &Seen) -> bool {
-    matches!(seen.state, State::Skipped | State::Stale | State::Done)
+    let record = &seen.record;
+    match seen.state {
+        State::Skipped | State::Stale | State::Adopted | State::Done => true,
+        // What is locked stays what it is: that is what locks are for.
+        State::Locked => {
+            let failed = [Outcome::Failed, Outcome::Expired, Outcome::Refused].map(Some);
+            record.slice_token.is_some() && record.owner_plan.is_none() && !failed.contains(&record.newest)
+        }
+        _ => false,
+    }
 }
 
 /// The slices behind a position, which a rebuild of that window makes stale where it changes it.
@@ -87,7 +96,7 @@ pub fn judge(all: &mut [Seen]) {
     let mut stale = false;
     for seen in all {
         stale |= seen.record.slice_token.is_some_and(|token| token < newest_change);
-        if stale && seen.state == State::Done {
+        if stale && matches!(seen.state, State::Adopted | State::Done) {
             seen.state = State::Stale;
         }
         newest_change = newest_change.max(seen.record.changed_by.unwrap_or(0));

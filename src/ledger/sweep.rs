@@ -1,9 +1,9 @@
 //! The end of a plan's list.
 //!
 //! Claims walk the list from the highest place that the log knows. Places that were passed over (their claim
-//! was rolled back or is not committed yet, or somebody else's lease was in the way) are noted once, when the
-//! end is reached: from then on claims look at those only. They have a table of their own, because a queued
-//! window is also written by workers, and a claim must not wait for one.
+//! was rolled back or is not committed yet, the window was locked, or somebody else's lease was in the way) are
+//! noted once, when the end is reached: from then on claims look at those only. They have a table of their own,
+//! because a queued window is also written by workers, and a claim must not wait for one.
 //!
 //! What was noted holds for one generation of the plan: a retry or an extension begins the next one.
 
@@ -26,17 +26,15 @@ const SWEPT: &str = "INSERT INTO backfill.plan_cursor_data (plan_id, swept) VALU
 
 const DRAINED: &str = "UPDATE backfill.plan_cursor_data SET drained = $3
     WHERE plan_id = $1 AND drained IS DISTINCT FROM $3
-      AND NOT EXISTS (SELECT FROM backfill.requeue_data WHERE pipeline_id = $2 AND plan_id = $1)
       AND NOT EXISTS (
-            SELECT FROM backfill.plan_hole_data o
-            JOIN backfill.plan_window_data w ON w.plan_id = o.plan_id AND w.seq = o.seq
-            WHERE o.plan_id = $1
-              AND NOT EXISTS (SELECT FROM backfill.run_data own
-                              WHERE own.pipeline_id = w.pipeline_id AND own.window_start = w.window_start
-                                AND own.plan_id = $1)
-              AND NOT EXISTS (SELECT FROM backfill.mark_data m
-                              WHERE m.pipeline_id = w.pipeline_id AND m.window_start = w.window_start
-                                AND m.mark = 'skipped'))";
+            SELECT FROM backfill.requeue_data q
+            JOIN backfill.owned_data o ON o.pipeline_id = q.pipeline_id AND o.window_start = q.window_start
+            WHERE q.pipeline_id = $2 AND q.plan_id = $1 AND o.plan_id = $1)
+      AND NOT EXISTS (
+            SELECT FROM backfill.plan_hole_data h
+            JOIN backfill.plan_window_data w ON w.plan_id = h.plan_id AND w.seq = h.seq
+            JOIN backfill.owned_data o ON o.pipeline_id = w.pipeline_id AND o.window_start = w.window_start
+            WHERE h.plan_id = $1 AND o.plan_id = $1)";
 
 /// A plan with more slots than this is looked at by every claim for ever: its slots cannot all be held.
 const MOST_SLOTS: i32 = 256;

@@ -13,9 +13,13 @@ use crate::postgres::{lock, lock::Key, spi};
 const LOCK: &str = "SELECT 1 FROM backfill.run_data WHERE token = $1 AND ended_at IS NULL
     FOR UPDATE SKIP LOCKED";
 
+/// The window comes back to its plan while that owns it, and to the live right always.
 const LOOK: &str =
     "SELECT r.lease_until < pg_catalog.clock_timestamp(), r.window_end, r.seq, r.attempt, r.turn,
-        p.max_attempts, r.void_reason, r.void_without_fault
+        p.max_attempts, r.void_reason,
+        p.dropped_at IS NULL AND (r.plan_id = 0 OR EXISTS (
+            SELECT FROM backfill.owned_data o
+            WHERE o.pipeline_id = r.pipeline_id AND o.window_start = r.window_start AND o.plan_id = r.plan_id))
     FROM backfill.run_void_data r JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
     WHERE r.token = $1 AND r.ended_at IS NULL";
 
@@ -23,7 +27,7 @@ const LOOK: &str =
 struct Standing {
     expired: bool,
     void_reason: Option<String>,
-    without_fault: bool,
+    comes_back: bool,
     place: Place,
     max_attempts: i32,
 }
@@ -32,7 +36,7 @@ const END: &str = "UPDATE backfill.run_data
     SET ended_at = pg_catalog.clock_timestamp(), outcome = $2, error = $3 WHERE token = $1";
 
 /// Ends the lease if it is dead and nobody is writing under it; says whether it did. An expired lease costs
-/// an attempt, and its window keeps its place in the order.
+/// an attempt, a revoked one none, and the window keeps its place in the order.
 pub fn take_over(holder: &Holder) -> bool {
     let token = holder.token;
     if !hold_window(holder.pipeline_id, holder.window_start) {
@@ -48,7 +52,7 @@ pub fn take_over(holder: &Holder) -> bool {
     let standing = spi::latest(LOOK, &[token.into()], |row| Standing {
         expired: row.at(1),
         void_reason: row.get(7),
-        without_fault: row.at(8),
+        comes_back: row.at(8),
         max_attempts: row.at(6),
         place: Place {
             pipeline_id: holder.pipeline_id,
@@ -69,11 +73,11 @@ pub fn take_over(holder: &Holder) -> bool {
     };
     spi::run(END, &[token.into(), outcome.into(), error.into()]);
     let mut place = standing.place;
-    if !standing.without_fault {
+    // A worker whose right was ended by others did nothing wrong.
+    if outcome == "expired" {
         place.attempt += 1;
     }
-    // If the plan was cancelled or the window skipped as well, nothing reads the place.
-    if outcome == "expired" || standing.without_fault {
+    if standing.comes_back {
         if place.attempt <= standing.max_attempts {
             requeue::put(&place);
         } else {

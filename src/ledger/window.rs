@@ -3,7 +3,7 @@
 use crate::domain::bound::Bound;
 use crate::domain::calendar::{GridError, Window};
 use crate::domain::catchup::Admission;
-use crate::domain::lifecycle::{Facts, Outcome, State};
+use crate::domain::lifecycle::{Facts, Mark, Outcome, State};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::grid;
@@ -18,6 +18,7 @@ use std::ops::Range;
 pub struct Record {
     pub token: Option<i64>,
     pub plan_id: i64,
+    pub turn: i32,
     pub attempt: i32,
     pub worker: Option<String>,
     pub error: Option<String>,
@@ -31,11 +32,21 @@ pub struct Record {
     pub rows: Option<i64>,
     pub published_at: Option<Instant>,
     pub owner_plan: Option<i64>,
-    pub skipped: Option<String>,
+    /// What a person said about it, as far as it still counts.
+    pub said: Option<Said>,
     /// The token of the newest slice whose digest is not that of the slice before.
     pub changed_by: Option<i64>,
     /// The position of the window that it waits for, and the state of that.
     pub blocked_by: Option<(i64, State)>,
+}
+
+/// A mark with who made it, when and why.
+#[derive(Debug, Clone)]
+pub struct Said {
+    pub mark: Mark,
+    pub reason: String,
+    pub by: String,
+    pub at: Instant,
 }
 
 /// One window, its state, and what the ledger holds of it.
@@ -95,8 +106,14 @@ fn records(
             rows: row.get(15),
             published_at: row.get(16),
             owner_plan: row.get(17),
-            skipped: row.get(18),
-            changed_by: row.get(19),
+            turn: row.get(18).unwrap_or(0),
+            said: row.get::<String>(19).as_deref().and_then(Mark::parse).map(|mark| Said {
+                mark,
+                reason: row.at(20),
+                by: row.at(21),
+                at: row.at(22),
+            }),
+            changed_by: row.get(23),
             blocked_by: None,
         };
         (row.at::<Instant>(1), record)
@@ -143,13 +160,17 @@ pub fn look_at_each(
         .into_iter()
         .map(|window| {
             let record = records.remove(&window.start).unwrap_or_default();
+            let said = record.said.as_ref().map(|said| said.mark);
             let facts = Facts {
                 newest: record.newest,
                 requeued: record.requeued,
                 attempts_left: record.attempt < pipeline.max_attempts,
-                skipped: record.skipped.is_some(),
+                locked: said == Some(Mark::Locked),
+                skipped: said == Some(Mark::Skipped),
                 owned: record.owner_plan.is_some(),
                 has_slice: record.slice_token.is_some(),
+                stale: said == Some(Mark::Stale),
+                adopted: said == Some(Mark::Adopted),
                 admitted: admission.contains(window.position),
                 due: window.position <= newest_due,
             };

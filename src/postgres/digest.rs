@@ -25,6 +25,12 @@ impl fmt::Display for Digest {
     }
 }
 
+impl std::ops::AddAssign for Digest {
+    fn add_assign(&mut self, other: Self) {
+        self.0 = self.0.wrapping_add(other.0);
+    }
+}
+
 /// The digest of one text.
 pub fn of_text(text: &[u8]) -> Digest {
     let mut hasher = SipHasher13::new();
@@ -119,8 +125,14 @@ pub struct Digester {
 impl Digester {
     /// For rows of this shape.
     pub fn new(desc: pg_sys::TupleDesc) -> Self {
+        Self::of_first(usize::MAX, desc)
+    }
+
+    /// For no more than the first columns of rows of this shape.
+    pub fn of_first(columns: usize, desc: pg_sys::TupleDesc) -> Self {
         let types: Vec<pg_sys::Oid> = unsafe { PgTupleDesc::from_pg_unchecked(desc) }
             .iter()
+            .take(columns)
             .map(|attribute| attribute.atttypid)
             .collect();
         let columns: Vec<Text> = types.iter().copied().map(Text::of).collect();

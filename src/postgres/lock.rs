@@ -7,8 +7,8 @@
 //!
 //! Order, for whoever waits at all: row of a lease, then target, then gate. Claims take window, pool slot,
 //! limit slot and grid only if they are free and so never wait. The gate of a pipeline, then that of a pool, is taken shared
-//! by a fenced transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, drop; pool_pause);
-//! whoever holds one asks for no lease row, and no call holds two exclusively.
+//! by a fenced transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, lock, drop; pool_pause) or
+//! lift what ended them; whoever holds one asks for no lease row, and no call holds two exclusively.
 
 use crate::postgres::role;
 use pgrx::pg_sys;

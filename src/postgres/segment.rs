@@ -34,12 +34,20 @@ impl Bounds {
 
     /// Whether a value of the slice column lies inside. Infinities lie outside.
     pub fn contain(&self, value: pg_sys::Datum) -> bool {
-        let number = |value: pg_sys::Datum| match self.pair.type_oid {
+        let [since, until] = self.pair.values.map(|bound| self.number(bound));
+        (since..until).contains(&self.number(value))
+    }
+
+    /// Whether the window ends at a value of the slice column or before it.
+    fn end_by(&self, value: pg_sys::Datum) -> bool {
+        self.number(self.pair.values[1]) <= self.number(value)
+    }
+
+    fn number(&self, value: pg_sys::Datum) -> i64 {
+        match self.pair.type_oid {
             pg_sys::DATEOID => i64::from(value.value() as i32),
             _ => value.value() as i64,
-        };
-        let [since, until] = self.pair.values.map(number);
-        (since..until).contains(&number(value))
+        }
     }
 
     /// Both bounds as text, under the settings in force.
@@ -54,7 +62,7 @@ impl Bounds {
 }
 
 /// What a table holds in a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measure {
     pub rows: u64,
     pub digest: Digest,
@@ -103,7 +111,11 @@ impl Segment {
     pub fn count(&self) -> u64 {
         let (table, inside) = (self.table.shown(), self.inside());
         let mut count = Count(0);
-        self.look(&format!("SELECT pg_catalog.count(*) FROM {table} WHERE {inside}"), &mut count);
+        self.look(
+            self.bounds.pair,
+            &format!("SELECT pg_catalog.count(*) FROM {table} WHERE {inside}"),
+            &mut count,
+        );
         count.0
     }
 
@@ -112,16 +124,42 @@ impl Segment {
         let columns = table::list(&self.table.writable());
         let (table, inside) = (self.table.shown(), self.inside());
         let mut measuring = Measuring { digester: None, rows: 0 };
-        self.look(&format!("SELECT {columns} FROM {table} WHERE {inside}"), &mut measuring);
+        self.look(self.bounds.pair, &format!("SELECT {columns} FROM {table} WHERE {inside}"), &mut measuring);
         let digest = measuring.digester.map(|digester| digester.digest()).unwrap_or_default();
         Measure { rows: measuring.rows, digest }
     }
 
-    fn look(&self, sql: &str, sink: &mut dyn Sink) {
+    /// Measures the slice of each of some windows, in ascending order and each with its zone: in one scan, and so as
+    /// of one moment.
+    pub fn measure_each<'z>(
+        &self,
+        windows: impl Iterator<Item = (&'z PgZone, [Instant; 2])>,
+    ) -> Vec<Measure> {
+        let type_oid = self.bounds.pair.type_oid;
+        let windows: Vec<Bounds> =
+            windows.filter_map(|(zone, window)| Bounds::new(type_oid, zone, window)).collect();
+        let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return vec![] };
+        let range = Pair { type_oid, values: [first.pair.values[0], last.pair.values[1]] };
+        let columns = table::list(&self.table.writable());
+        let (table, inside) = (self.table.shown(), self.inside());
+        let mut measures = vec![Measure::default(); windows.len()];
+        let mut each = MeasuringEach {
+            digester: None,
+            columns: self.table.writable().len(),
+            windows,
+            measures: &mut measures,
+        };
+        // The slice column once more at the end: it may be one that the digest leaves out.
+        let column = quote::identifier(&self.column);
+        self.look(range, &format!("SELECT {columns}, {column} FROM {table} WHERE {inside}"), &mut each);
+        measures
+    }
+
+    fn look(&self, bounds: Pair, sql: &str, sink: &mut dyn Sink) {
         let look = || {
-            let select = Select::of_ours(sql, self.bounds.pair.type_oid);
+            let select = Select::of_ours(sql, bounds.type_oid);
             let query = select.query();
-            unsafe { executor::select(query, select.text(), self.bounds.pair, Sight::Now, sink) };
+            unsafe { executor::select(query, select.text(), bounds, Sight::Now, sink) };
         };
         Author::Role(self.table.owner).run(|| settings::for_slice(|| faithful(look)));
     }
@@ -158,6 +196,33 @@ impl Sink for Measuring {
         self.rows += 1;
         if let Some(digester) = self.digester.as_mut() {
             unsafe { digester.add(slot) };
+        }
+    }
+}
+
+/// Sorts rows by the window that they lie in.
+struct MeasuringEach<'m> {
+    digester: Option<Digester>,
+    /// How many columns come before the slice column.
+    columns: usize,
+    windows: Vec<Bounds>,
+    measures: &'m mut [Measure],
+}
+
+impl Sink for MeasuringEach<'_> {
+    fn start(&mut self, shape: pg_sys::TupleDesc) {
+        self.digester = Some(Digester::of_first(self.columns, shape));
+    }
+
+    fn row(&mut self, slot: *mut pg_sys::TupleTableSlot) {
+        let value = unsafe { *(*slot).tts_values.add(self.columns) };
+        let place = self.windows.partition_point(|bounds| bounds.end_by(value));
+        let is_inside = self.windows.get(place).is_some_and(|bounds| bounds.contain(value));
+        if let Some(digester) = self.digester.as_mut().filter(|_| is_inside) {
+            digester.reset();
+            unsafe { digester.add(slot) };
+            self.measures[place].rows += 1;
+            self.measures[place].digest += digester.digest();
         }
     }
 }

@@ -87,7 +87,7 @@ pub fn check(
     }
     require_write(relation, role::caller())?;
     // The slice is looked up before it is deleted.
-    require(relation, role::caller(), pg_sys::ACL_SELECT, "SELECT")?;
+    require_read(relation, role::caller())?;
     let slice_type =
         spi::first(COLUMN, &[oid(relation), column.into()], |row| row.at(1)).ok_or_else(|| {
             Error::new(Code::Undefined, format!("column \"{column}\" of {name} does not exist"))
@@ -157,6 +157,11 @@ pub fn require_write(relation: pg_sys::Oid, who: pg_sys::Oid) -> Result<()> {
     require(relation, who, pg_sys::ACL_DELETE, "DELETE")
 }
 
+/// Whoever learns what a table holds must be allowed to read it (42501).
+pub fn require_read(relation: pg_sys::Oid, who: pg_sys::Oid) -> Result<()> {
+    require(relation, who, pg_sys::ACL_SELECT, "SELECT")
+}
+
 /// Whether a role has a right on a whole table.
 #[allow(clippy::useless_conversion)] // A right is 32 bits wide on PostgreSQL 15 and 64 from 16 on.
 pub fn may(who: pg_sys::Oid, relation: pg_sys::Oid, right: u32) -> bool {
@@ -171,7 +176,7 @@ fn require(relation: pg_sys::Oid, who: pg_sys::Oid, right: u32, word: &str) -> R
     let name = quote::relation(relation);
     Err(Error::new(Code::Forbidden, format!("permission denied for table {name}"))
         .detail(format!(
-            "Replacing a slice needs {word} on the whole table; \"{}\" lacks it.",
+            "Working on slices needs {word} on the whole table; \"{}\" lacks it.",
             role::name(who)
         ))
         .hint(format!("Its owner can run GRANT SELECT, INSERT, DELETE ON {name} TO ...")))

@@ -68,6 +68,39 @@ fn a_skip_returns_at_once_and_the_open_transaction_cannot_commit() {
 }
 
 #[test]
+fn what_is_taken_back_while_the_transaction_is_open_ends_it_all_the_same() {
+    for (close, open) in [("lock", "unlock"), ("skip", "unskip")] {
+        under_every_level(|level| {
+            let (database, mut worker, mut operator, before, lease) = rebuilding();
+            begin(&mut worker, level);
+            worker.replace(lease.token).unwrap();
+            for call in [close, open] {
+                let sql = format!("SELECT window_{call}('daily', '2024-01-01', '2024-01-02', 'test')");
+                assert_eq!(operator.one::<i64>(&sql, &[]), 1);
+            }
+            let failure = assert_sqlstate!(worker.try_run("COMMIT"), "BF002");
+            assert!(failure.message.contains(close), "{failure}");
+            assert_won(&database, before);
+        });
+    }
+}
+
+#[test]
+fn whatever_passed_the_fence_cannot_commit_after_a_lock_that_was_lifted() {
+    let (database, mut worker, mut operator, before, mut lease) = rebuilding();
+    for i in 0..fenced(0).len() {
+        let fenced = &fenced(lease.token)[i];
+        worker.run("BEGIN");
+        worker.run(fenced);
+        operator.run("SELECT window_lock('daily', NULL, NULL, 'test')");
+        operator.run("SELECT window_unlock('daily', NULL, NULL, 'test')");
+        expect_sqlstate(fenced, worker.try_run("COMMIT"), "BF002");
+        assert_won(&database, before);
+        lease = worker.lease_after_failure();
+    }
+}
+
+#[test]
 fn a_drop_returns_at_once_and_the_open_transaction_cannot_commit() {
     under_every_level(|level| {
         let (database, mut worker, mut operator, before, lease) = rebuilding();
@@ -93,9 +126,11 @@ fn a_skip_or_a_cancel_of_others_lets_the_transaction_commit() {
     assert_won(&database, lease.token);
 }
 
-const DECISIONS: [&str; 3] = [
+const DECISIONS: [&str; 5] = [
     "SELECT backfill_cancel(2, 'test')",
     "SELECT window_skip('daily', '2024-01-01', '2024-01-02', 'test')",
+    "SELECT window_lock('daily', '2024-01-01', '2024-01-02', 'test')",
+    "SELECT window_lock('daily', NULL, NULL, 'test'), window_unlock('daily', NULL, NULL, 'test')",
     "SELECT pipeline_drop('daily')",
 ];
 

@@ -10,6 +10,10 @@ fn a_claim_waits_for_nobody() {
     let running = blocker.plan("2024-01-21", ", concurrency => 40");
     let other = blocker.plan("2024-01-26", ", mode => 'missing'");
     let draft = blocker.draft("NULL, '2024-01-31', 'test', mode => 'missing'");
+    blocker.run("SELECT window_lock('daily', '2024-02-01', '2024-02-04', 'test')");
+    blocker.run("SELECT window_skip('daily', '2024-02-04', '2024-02-08', 'test')");
+    blocker.run("INSERT INTO facts VALUES ('2024-02-08', 0), ('2024-02-10', 0)");
+    blocker.run("SELECT window_adopt('daily', '2024-02-08', '2024-02-09', 'legacy', 'test')");
     let leases = blocker.leases(6);
     let [token, expired] = [leases[4].token, leases[5].token];
     blocker.let_expire(expired);
@@ -30,6 +34,12 @@ fn a_claim_waits_for_nobody() {
         format!("SELECT backfill_cancel({other}, 'test')"),
         "SELECT backfill_plan('daily', NULL, NULL, 'test')".into(),
         "SELECT window_skip('daily', NULL, '2024-01-31', 'test')".into(),
+        "SELECT window_lock('daily', NULL, '2024-01-31', 'test')".into(),
+        "SELECT window_unlock('daily', NULL, '2024-02-10', 'test')".into(),
+        "SELECT window_unskip('daily', NULL, '2024-02-10', 'test')".into(),
+        "SELECT window_mark_stale('daily', NULL, NULL, 'test')".into(),
+        "SELECT window_adopt('daily', NULL, NULL, 'legacy', 'test')".into(),
+        "SELECT window_unadopt('daily', NULL, NULL, 'test')".into(),
         "SELECT pipeline_pause('daily', 'test'); SELECT pipeline_resume('daily')".into(),
         r#"SELECT pipeline_alter('daily', '{"max_active": 9}')"#.into(),
         "SELECT pipeline_drop('daily')".into(),

@@ -35,6 +35,9 @@ fn a_storm_of_workers_and_people_breaks_no_invariant() {
             if i < 8 { work(session, &mut dice) } else { decide(session, &mut dice) }
         }
     });
+    for opened in ["unlock", "unskip"] {
+        judge.run(&format!("SELECT window_{opened}('daily', NULL, NULL, 'test')"));
+    }
     // Whatever was abandoned is taken over, and the rest is done.
     wait_until("nothing is left to do", || {
         for lease in judge.leases(5) {
@@ -49,7 +52,7 @@ fn a_storm_of_workers_and_people_breaks_no_invariant() {
     assert!(judge.most_at_once("plan_id IS NOT NULL") <= 6);
     assert!(judge.most_at_once("plan_id IS NULL") <= 2);
     let odd = "SELECT window_key, state FROM pipeline_windows('daily')
-               WHERE state NOT IN ('done', 'failed', 'skipped', 'missed')";
+               WHERE state NOT IN ('done', 'failed', 'stale', 'missed')";
     assert_eq!(judge.lines(odd), [""; 0]);
     let unfinished = "SELECT plan_id, state FROM backfill.plans
                       WHERE state NOT IN ('completed', 'partial', 'cancelled', 'draft')";
@@ -73,7 +76,8 @@ fn work(session: &mut Session, dice: &mut Dice) {
 
 fn decide(session: &mut Session, dice: &mut Dice) {
     let day = 1 + dice.roll(28);
-    match dice.roll(8) {
+    let range = format!("'2024-01-{day:02}', '2024-01-{:02}', 'test'", day + 1);
+    match dice.roll(12) {
         0..5 => {
             let plan = session.draft(&format!("'2024-01-{day:02}', '2024-02-01', 'test'"));
             let codes = ["BF004", "BF009"];
@@ -92,9 +96,9 @@ fn decide(session: &mut Session, dice: &mut Dice) {
                 }
             }
         }
-        _ => session.run(&format!(
-            "SELECT window_skip('daily', '2024-01-{day:02}', '2024-01-{:02}', 'test')",
-            day + 1
-        )),
+        other => {
+            let call = ["skip", "unskip", "lock", "unlock", "mark_stale"][other as usize - 7];
+            session.run(&format!("SELECT window_{call}('daily', {range})"));
+        }
     }
 }
