@@ -26,7 +26,7 @@ WITH runs AS (
 ), said AS (
     -- Of several marks the one that hides the others. What was being built when it was marked is stale too; a newer
     -- slice is not.
-    SELECT DISTINCT ON (m.window_start) m.window_start, m.mark, m.reason, m.marked_by, m.marked_at
+    SELECT DISTINCT ON (m.window_start) m.window_start, m.mark, m.reason, m.marked_by, m.marked_at, m.token
     FROM backfill.mark_data m
     LEFT JOIN slice s ON s.window_start = m.window_start
     WHERE m.pipeline_id = $1 AND m.window_start >= $2 AND m.window_start < $3 AND m.lifted_at IS NULL
@@ -42,7 +42,7 @@ SELECT k.window_start, n.token, n.plan_id, n.attempt, n.outcome,
        -- The next claim puts a live window back in the queue whose lease was ended by others.
        q.window_start IS NOT NULL OR COALESCE(n.plan_id = 0 AND n.void_reason IS NOT NULL, false), CASE WHEN q.rank = 1 THEN q.due_at END,
        s.token, s.code_version, s.rows, s.ended_at,
-       o.plan_id, n.turn, m.mark, m.reason, m.marked_by, m.marked_at, c.token
+       o.plan_id, n.turn, m.mark, m.reason, m.marked_by, m.marked_at, m.token, c.token
 FROM keys k
 LEFT JOIN newest n ON n.window_start = k.window_start
 LEFT JOIN slice s ON s.window_start = k.window_start

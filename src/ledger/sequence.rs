@@ -2,11 +2,12 @@
 //!
 //! - One lease over live work and all plans. A claim holds the pipeline's sequence mutex to the end of its
 //!   transaction and then sees, at every isolation level, every lease that was given before.
-//! - A window is handed out only when the one before it is *settled*: it has its slice, locked or not, or was skipped, and no active
-//!   plan will build it again. A window that is missed, failed or still to come is in the way of all behind it.
-//! - A slice is *stale* once one before it changed after it was built, and so is every slice behind it. Nothing is
-//!   stored for that: fencing tokens increase, so a slice with a smaller token than a change before it is older
-//!   than that change.
+//! - A window is handed out only when the one before it is *settled*: it has its slice, locked or not, or was skipped,
+//!   and no active plan will build it again. A window that is missed, failed or still to come is in the way of all
+//!   behind it.
+//! - A slice is *stale* once one before it changed, or was skipped, after it was built, and so is every slice behind
+//!   it. Nothing is stored for that: fencing tokens increase, so a slice with a smaller token than a change before it
+//!   is older than that change.
 
 use crate::domain::lifecycle::{Outcome, State};
 use crate::domain::zone::Instant;
@@ -88,6 +89,12 @@ pub fn becomes_stale(pipeline: &Pipeline, position: i64, now: Instant) -> Result
     Ok(json!({ "windows": held.len(), "oldest": key(held.first()), "newest": key(held.last()) }))
 }
 
+/// The token before which a slice may rest on one that was skipped since; 0 if there is none.
+fn withdrawn_by(seen: &Seen) -> i64 {
+    let skip = seen.record.said.as_ref().filter(|_| seen.state == State::Skipped);
+    skip.filter(|_| seen.record.slice_token.is_some()).map_or(0, |skip| skip.token + 1)
+}
+
 /// Marks what is blocked by a window before it, and what is stale because of one. `all` holds every window from the
 /// pipeline's first one on.
 pub fn judge(all: &mut [Seen]) {
@@ -99,7 +106,7 @@ pub fn judge(all: &mut [Seen]) {
         if stale && matches!(seen.state, State::Adopted | State::Done) {
             seen.state = State::Stale;
         }
-        newest_change = newest_change.max(seen.record.changed_by.unwrap_or(0));
+        newest_change = newest_change.max(seen.record.changed_by.unwrap_or(0)).max(withdrawn_by(seen));
         if in_the_way.is_some() && matches!(seen.state, State::Queued | State::Eligible) {
             seen.state = State::Blocked;
             seen.record.blocked_by = in_the_way;

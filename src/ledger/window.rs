@@ -47,6 +47,8 @@ pub struct Said {
     pub reason: String,
     pub by: String,
     pub at: Instant,
+    /// The last token that was given out by then.
+    pub token: i64,
 }
 
 /// One window, its state, and what the ledger holds of it.
@@ -112,8 +114,9 @@ fn records(
                 reason: row.at(20),
                 by: row.at(21),
                 at: row.at(22),
+                token: row.at(23),
             }),
-            changed_by: row.get(23),
+            changed_by: row.get(24),
             blocked_by: None,
         };
         (row.at::<Instant>(1), record)

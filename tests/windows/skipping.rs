@@ -60,7 +60,7 @@ fn a_plan_does_not_get_back_what_was_skipped_in_it() {
     assert_eq!(session.count("backfill.requeue_data WHERE seq = 1"), 0);
     assert_eq!(session.claim(), None);
     assert_eq!(session.claim(), None);
-    let drained = "SELECT count(*) FROM backfill.plan_cursor_data WHERE drained_at IS NOT NULL";
+    let drained = "SELECT count(*) FROM backfill.plan_cursor_data WHERE drained IS NOT NULL";
     assert_eq!(session.lines(drained), ["2"]);
     session.assert_one_lease_per_window();
     session.assert_data_is_the_ledger();
