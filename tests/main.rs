@@ -1,11 +1,13 @@
 //! Real clients against a real server: one target, since each would start a server of its own.
 
 mod calls;
+mod cases;
 mod catchup;
 mod crash;
 mod docs;
 mod dump;
 mod effects;
+mod eligible;
 mod fence;
 mod grids;
 mod harness;

@@ -5,6 +5,7 @@ mod cancelling;
 mod living;
 mod owning;
 mod proposing;
+mod size;
 
 use pgrx_tests::Session;
 
