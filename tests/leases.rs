@@ -2,8 +2,10 @@
 
 mod attempts;
 mod caps;
+mod changing;
 mod expiry;
 mod isolation;
+mod operators;
 mod order;
 mod patience;
 mod pools;
