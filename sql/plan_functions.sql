@@ -60,7 +60,7 @@ CREATE FUNCTION backfill_explain(plan_id bigint) RETURNS SETOF text
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'backfill_explain_wrapper';
 COMMENT ON FUNCTION backfill_explain(bigint) IS
-'The plan as a page that answers five questions in order: how many windows, whether they depend on each other, what effects fire, who reads the target meanwhile, whether the source can still answer. Errors: 42704, 42501.';
+'The plan as a page that answers five questions in order: how many windows, whether they depend on each other, what effects fire, who reads the target meanwhile, whether the source can still answer; and, once the plan is over, its estimate beside what it took. Errors: 42704, 42501.';
 
 CREATE FUNCTION backfill_approve(plan_id bigint, windows bigint) RETURNS text
     LANGUAGE c VOLATILE STRICT SET search_path = pg_catalog, pg_temp

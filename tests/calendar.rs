@@ -109,3 +109,21 @@ fn a_range_of_too_many_windows_is_refused_with_one_that_is_not() {
     assert_eq!(lines.last().unwrap(), ". missed 10000");
     assert!(lines.iter().all(|line| line.len() <= 80), "{lines:#?}");
 }
+
+#[test]
+fn each_grid_of_a_pipeline_is_laid_out_in_its_own_way() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run(r#"SELECT pipeline_alter('daily', '{"cadence": "8 hours", "switch_at": "2024-02-28"}')"#);
+    let expected = [
+        "         1   5    10   15   20   25   30",
+        "2024-02                           ..",
+        "",
+        "            0 16",
+        "2024-02-28  ...",
+        "2024-02-29  ...",
+        "",
+        ". missed 8",
+    ];
+    assert_eq!(calendar(&mut session, "'daily', '2024-02-26', '2024-03-01'"), expected);
+}

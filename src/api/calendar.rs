@@ -51,6 +51,9 @@ fn calendar(pipeline: Option<String>, since: Option<String>, until: Option<Strin
                 glyph: versions.glyph(seen),
             })
             .collect();
+        if !page.is_empty() {
+            page.push(String::new());
+        }
         page.extend(chart::draw(&cells, pipeline.grid.at(stretch[0].window.start).grid.cadence));
     }
     let legend = chart::legend(&versions.legend(&seen));

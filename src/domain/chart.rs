@@ -84,40 +84,39 @@ impl Layout {
         (line, column as usize)
     }
 
-    /// Marks above the columns.
-    fn marks(self) -> Vec<(usize, String)> {
-        let numbers = |of: &mut dyn Iterator<Item = i64>, column: &dyn Fn(i64) -> i64, sign: &str| {
-            of.map(|n| (column(n) as usize, format!("{sign}{n}"))).collect()
+    /// Marks above the columns: of each the distance from the start of a line, in the unit of the second part, which
+    /// is the width of a column.
+    fn marks(self) -> (Vec<(i64, String)>, i64) {
+        let numbers = |numbers: Vec<i64>, unit: i64, sign: &str| -> Vec<(i64, String)> {
+            numbers.into_iter().map(|n| (n * unit, format!("{sign}{n}"))).collect()
         };
-        let initials = "JFMAMJJASOND".chars().map(String::from);
+        let initials = |starts: [i64; 12]| -> Vec<(i64, String)> {
+            starts.into_iter().zip("JFMAMJJASOND".chars().map(String::from)).collect()
+        };
         match self {
-            Self::Decades(step) => {
-                numbers(&mut (0..10).step_by(step.clamp(1, 10) as usize), &|n| n / step, "")
-            }
-            Self::YearsOfMonths(step) => (0..)
-                .zip(initials)
-                .filter(|(n, _)| n % step == 0)
-                .map(|(n, text)| ((n / step) as usize, text))
-                .collect(),
+            Self::Decades(step) => (numbers((0..10).collect(), 1, ""), step),
+            Self::YearsOfMonths(step) => (initials([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]), step),
             Self::YearsOfDays(step) => {
+                // Months begin within columns: their first whole one bears the mark.
                 let first = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-                first.into_iter().zip(initials).map(|(day, text)| ((day / step) as usize, text)).collect()
+                (initials(first.map(|day| (day + step - 1) / step * step)), step)
             }
             Self::Months(step) => {
-                numbers(&mut [1, 5, 10, 15, 20, 25, 30].into_iter(), &|day| (day - 1) / step, "")
+                let days = [1, 5, 10, 15, 20, 25, 30].into_iter();
+                (days.map(|day| (day - 1, day.to_string())).collect(), step)
             }
             Self::Days { span: 86_400, step } => {
-                numbers(&mut (0..24).step_by(3), &|hour| hour * 3_600 * SECOND / step, "")
+                let every = (step / (3_600 * SECOND)).max(3) as usize;
+                (numbers((0..24).step_by(every).collect(), 3_600 * SECOND, ""), step)
             }
             Self::Days { span, step } if span > 3_600 => {
-                numbers(&mut (1..span / 3_600), &|hour| hour * 3_600 * SECOND / step, "+")
+                (numbers((1..span / 3_600).collect(), 3_600 * SECOND, "+"), step)
             }
             Self::Days { span, step } => {
-                let minutes = (span / 60).max(1);
-                let every = (minutes / 6).max(1) as usize;
-                numbers(&mut (0..minutes).step_by(every), &|minute| minute * 60 * SECOND / step, ":")
+                let every = (span / 360).max(1) as usize;
+                (numbers((0..span / 60).step_by(every).collect(), 60 * SECOND, ":"), step)
             }
-            Self::Plain => vec![],
+            Self::Plain => (vec![], 1),
         }
     }
 }
@@ -195,13 +194,13 @@ pub fn draw(cells: &[Cell], cadence: Cadence) -> Vec<String> {
     drawn
 }
 
-/// Marks on one line, those left out that would run into the one before.
-fn marked(marks: Vec<(usize, String)>) -> String {
+/// Marks on one line, those left out that stand between columns or would run into the one before. Letters may touch.
+fn marked((marks, width): (Vec<(i64, String)>, i64)) -> String {
     let mut line = String::new();
-    for (column, text) in marks {
-        // Single letters and digits may touch.
-        let apart = usize::from(text.len() > 1 && !line.is_empty());
-        if column >= line.len() + apart {
+    for (at, text) in marks.into_iter().filter(|(at, _)| at % width == 0) {
+        let column = (at / width) as usize;
+        let apart = !line.is_empty() && !text.starts_with(char::is_alphabetic);
+        if column >= line.len() + usize::from(apart) {
             line.push_str(&" ".repeat(column - line.len()));
             line.push_str(&text);
         }
@@ -307,7 +306,10 @@ mod tests {
             ["       JFMAMJJASOND", "2013             ##", "2014   ############"]
         );
         assert_eq!(chart(Cadence::Months(3), "2013-01-01", 5), ["       JAJO", "2013   ####", "2014   #"]);
-        assert_eq!(chart(Cadence::Months(12), "2008-01-01", 4)[1..], ["2000s          ##", "2010s  ##"]);
+        assert_eq!(
+            chart(Cadence::Months(12), "2008-01-01", 4),
+            ["       0 2 4 6 8", "2000s          ##", "2010s  ##"]
+        );
     }
 
     #[test]
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(chart(minutes(360), "2013-01-01", 8)[1..], ["2013-01-01  ####", "2013-01-02  ####"]);
         // Hours that do not divide the day.
         let drawn = chart(minutes(420), "2013-01-01", 7);
-        assert_eq!(drawn[1..], ["2013-01-01  ####", "2013-01-02  ###"]);
+        assert_eq!(drawn, ["            0 14", "2013-01-01  ####", "2013-01-02  ###"]);
         let drawn = chart(Cadence::Micros(36 * 3_600 * SECOND), "2013-01-01", 4);
         assert_eq!(drawn[1], "2013-01  ## ##");
     }

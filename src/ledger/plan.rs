@@ -499,8 +499,8 @@ impl Plan {
 
     /// What one window of the plan, and the wait after it, were estimated to take.
     pub fn window_micros(&self) -> Option<i64> {
-        let sequential = self.estimate["sequential"].as_f64()?;
-        Some((sequential * 1e6 / self.windows as f64) as i64)
+        let estimated = |key: &str| self.estimate[key].as_f64();
+        Some((estimated("sequential")? * 1e6 / estimated("windows")?) as i64)
     }
 
     /// The plan with that number, locked against other decisions about it. Waits for people only.

@@ -148,6 +148,8 @@ pub fn actual(pipeline: &Pipeline, plan: &Plan, whole: bool) -> Option<Value> {
     } else {
         (took.busy.saturating_add(idle.unwrap_or(0).saturating_mul(took.attempts - 1)), Some(elapsed))
     };
+    // An extended plan has windows that were not priced.
+    let whole = whole && plan.estimate["windows"] == plan.windows;
     let error = |key: &str, micros: Option<i64>| -> Option<f64> {
         let estimated = plan.estimate[key].as_f64().filter(|estimated| *estimated > 0.0)?;
         Some(seconds(micros)? / estimated - 1.0)

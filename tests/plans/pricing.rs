@@ -230,3 +230,30 @@ fn other_pipelines_runs_are_no_history() {
     }
     assert_eq!(estimate(&mut session, "NULL, '2024-01-09', 'test'", "sample"), ["0"]);
 }
+
+#[test]
+fn a_sequential_plan_shows_what_its_order_costs() {
+    let (_database, mut session) = priced("expected_duration => '10 seconds'");
+    let plan = session.plan("2024-01-09", ", ordering => 'sequential'");
+    let price = "SELECT estimate->>'sequential', estimate->>'parallel', estimate->>'ordering_price', estimate->>'slots'
+                 FROM backfill.plans";
+    assert_eq!(session.lines(price), ["80.0|20.0|60.0|4"]);
+    run_as_if(&mut session, plan, "10", 5);
+    let took = "SELECT actual->>'sequential', actual->>'parallel', actual->'error'->>'sequential', actual->'error'->>'parallel'
+                FROM backfill.plans";
+    assert_eq!(session.lines(took), ["115.0||0.4375|"]);
+}
+
+#[test]
+fn windows_that_were_added_later_were_not_priced() {
+    let (_database, mut session) = priced("expected_duration => '10 seconds'");
+    session.run("SELECT window_skip('daily', '2024-01-02', '2024-01-03', 'no data')");
+    let plan = session.plan("2024-01-05", "");
+    session.run("DELETE FROM backfill.mark_data");
+    session.run(&format!("SELECT backfill_extend({plan})"));
+    while let Some(lease) = session.claim() {
+        session.call("finish", lease.token);
+    }
+    let shown = "SELECT state, estimate->>'windows', actual->>'windows', actual->'error' FROM backfill.plans";
+    assert_eq!(session.lines(shown), ["completed|3|4|null"]);
+}
