@@ -45,6 +45,8 @@ CREATE TABLE backfill.pipeline_data (
     -- how it runs
     pool_id           int         NOT NULL REFERENCES backfill.pool_data,
     max_active        int         NOT NULL CHECK (max_active BETWEEN 1 AND 10000),
+    -- the most that it was before, as slots_before of a pool
+    max_active_before int         NOT NULL DEFAULT 0,
     lease_for         interval    NOT NULL,
     run_timeout       interval,
     max_attempts      int         NOT NULL CHECK (max_attempts >= 1),

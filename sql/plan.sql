@@ -7,6 +7,8 @@ CREATE TABLE backfill.plan_data (
     reason        text        NOT NULL CHECK (pg_catalog.btrim(reason) <> ''),
     ordering      text        NOT NULL CHECK (ordering IN ('oldest_first', 'newest_first', 'sequential')),
     concurrency   int         NOT NULL CHECK (concurrency BETWEEN 1 AND 10000),
+    -- the most that it was before, as slots_before of a pool
+    concurrency_before int    NOT NULL DEFAULT 0,
     pool_id       int         NOT NULL REFERENCES backfill.pool_data,
     priority      int         NOT NULL,
     canary        int         CHECK (canary > 0),  -- only so many places of the list are handed out; NULL once resumed

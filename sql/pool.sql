@@ -5,6 +5,8 @@ CREATE TABLE backfill.pool_data (
     pool_id    int         NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name       text        NOT NULL CHECK (name <> ''),
     slots      int         NOT NULL CHECK (slots BETWEEN 0 AND 10000),
+    -- the most that it had before: a claim of that time may not be committed yet
+    slots_before int       NOT NULL DEFAULT 0,
     created_by text        NOT NULL,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     paused_at  timestamptz,

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod caps;
+mod changing;
 mod expiry;
 mod isolation;
 mod order;

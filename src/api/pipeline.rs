@@ -352,7 +352,8 @@ const INSERT: &str = concat!(
        $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $25)"
 );
 const UPDATE: &str = concat!(
-    "UPDATE backfill.pipeline_data SET (changed_at, changed_by, ",
+    "UPDATE backfill.pipeline_data SET max_active_before = GREATEST(max_active_before, max_active), \
+       (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
        $17, $18, $19, $20, $21, $22) WHERE pipeline_id = $1"

@@ -4,7 +4,7 @@ use crate::domain::bound::instant_text;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::grid;
-use crate::ledger::permit::{self, Cap};
+use crate::ledger::permit::{self, Cap, Size};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
@@ -436,11 +436,9 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
     let cancelled_by = role::name(role::caller());
     role::as_ledger(|| {
         let cap = Cap::Limit { pipeline: pipeline.id, plan: plan_id };
-        let held: Vec<i64> = permit::look(cap, plan.concurrency, 0, true)
-            .held
-            .into_iter()
-            .map(|(_, holder)| holder.token)
-            .collect();
+        let size = Size { now: plan.concurrency, before: plan.concurrency_before };
+        let held: Vec<i64> =
+            permit::look(cap, size, 0, true).held.into_iter().map(|(_, holder)| holder.token).collect();
         let freed: i64 = if plan.state == "draft" {
             0
         } else {

@@ -147,7 +147,8 @@ fn retry(plan_id: Option<i64>) -> Result<i64> {
 }
 
 const ADJUST: &str = "UPDATE backfill.plan_data
-    SET concurrency = COALESCE($2, concurrency), priority = COALESCE($3, priority)
+    SET concurrency = COALESCE($2, concurrency), priority = COALESCE($3, priority),
+        concurrency_before = GREATEST(concurrency_before, concurrency)
     WHERE plan_id = $1 AND (concurrency, priority) IS DISTINCT FROM (COALESCE($2, concurrency), COALESCE($3, priority))
     RETURNING concurrency, priority";
 

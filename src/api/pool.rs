@@ -7,7 +7,8 @@ use crate::postgres::{lock, lock::Key, role, session, spi};
 use pgrx::prelude::*;
 
 const DEFINE: &str = "INSERT INTO backfill.pool_data (name, slots, created_by) VALUES ($1, $2, $3)
-    ON CONFLICT (name) WHERE dropped_at IS NULL DO UPDATE SET slots = excluded.slots";
+    ON CONFLICT (name) WHERE dropped_at IS NULL DO UPDATE
+    SET slots = excluded.slots, slots_before = GREATEST(pool_data.slots_before, pool_data.slots)";
 
 const SLOTS: &str = "SELECT slots FROM backfill.pool_data WHERE name = $1 AND dropped_at IS NULL";
 

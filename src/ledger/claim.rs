@@ -18,7 +18,7 @@ use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::candidate::{self, Candidate};
-use crate::ledger::permit::{self, Cap, Permit};
+use crate::ledger::permit::{self, Cap, Permit, Size};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::{epoch, grid, requeue, sequence, takeover, version};
@@ -40,9 +40,9 @@ pub struct Source {
     /// 0 for the live right.
     pub plan_id: i64,
     pub pool_id: i32,
-    pub pool_slots: i32,
+    pub pool_size: Size,
     /// Windows at once: the plan's concurrency, or the pipeline's `max_active`.
-    pub limit: i32,
+    pub limit: Size,
     /// The version that the plan was frozen with.
     pub plan_version: Option<String>,
     pub effects: bool,
@@ -89,8 +89,8 @@ const SOURCES: &str = concat!(
     "SELECT s.* FROM (
         SELECT ",
     pipeline_columns!(),
-    ", o.slots, 0::pg_catalog.int8 AS plan_id, p.pool_id AS from_pool, p.max_active AS at_once,
-            NULL::pg_catalog.text AS plan_version, true AS effects, NULL::pg_catalog.jsonb AS params,
+    ", o.slots, o.slots_before, 0::pg_catalog.int8 AS plan_id, p.pool_id AS from_pool, p.max_active AS at_once,
+            p.max_active_before AS at_once_before, NULL::pg_catalog.text AS plan_version, true AS effects, NULL::pg_catalog.jsonb AS params,
             NULL::pg_catalog.timestamptz AS as_of, 0 AS generation, NULL::pg_catalog.int4 AS canary,
             false AS in_sequence, true AS swept,
             EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = 0) AS queued,
@@ -105,7 +105,7 @@ const SOURCES: &str = concat!(
         UNION ALL
         SELECT ",
     pipeline_columns!(),
-    ", o.slots, pl.plan_id, pl.pool_id, pl.concurrency, pl.code_version, pl.effects, pl.params, pl.as_of,
+    ", o.slots, o.slots_before, pl.plan_id, pl.pool_id, pl.concurrency, pl.concurrency_before, pl.code_version, pl.effects, pl.params, pl.as_of,
             pl.generation, pl.canary, pl.ordering = 'sequential' AND NOT p.depends_on_past,
             COALESCE(c.swept = pl.generation, false),
             EXISTS (SELECT FROM backfill.requeue_data q WHERE q.pipeline_id = p.pipeline_id AND q.plan_id = pl.plan_id
@@ -147,21 +147,21 @@ impl Source {
         let c = pipeline::COLUMNS;
         Self {
             pipeline: Pipeline::decode(row),
-            pool_slots: row.at(c + 1),
-            plan_id: row.at(c + 2),
-            pool_id: row.at(c + 3),
-            limit: row.at(c + 4),
-            plan_version: row.get(c + 5),
-            effects: row.at(c + 6),
-            params: row.get::<pgrx::JsonB>(c + 7).map(|json| json.0),
-            as_of: row.get(c + 8),
-            generation: row.at(c + 9),
-            canary: row.get(c + 10),
-            in_sequence: row.at(c + 11),
-            swept: row.at(c + 12),
-            queued: row.at(c + 13),
-            newest: row.get(c + 14),
-            has_run_live: row.at(c + 15),
+            pool_size: Size { now: row.at(c + 1), before: row.at(c + 2) },
+            plan_id: row.at(c + 3),
+            pool_id: row.at(c + 4),
+            limit: Size { now: row.at(c + 5), before: row.at(c + 6) },
+            plan_version: row.get(c + 7),
+            effects: row.at(c + 8),
+            params: row.get::<pgrx::JsonB>(c + 9).map(|json| json.0),
+            as_of: row.get(c + 10),
+            generation: row.at(c + 11),
+            canary: row.get(c + 12),
+            in_sequence: row.at(c + 13),
+            swept: row.at(c + 14),
+            queued: row.at(c + 15),
+            newest: row.get(c + 16),
+            has_run_live: row.at(c + 17),
         }
     }
 
@@ -332,25 +332,42 @@ fn has_dead(source: &Source) -> bool {
             .any(|(_, holder)| holder.is_dead())
 }
 
-/// Holds permits of both caps for up to `want` windows; `None` if there is none of one of them.
+const SIZES: &str = "SELECT o.slots, o.slots_before, COALESCE(pl.concurrency, p.max_active),
+        COALESCE(pl.concurrency_before, p.max_active_before)
+    FROM backfill.pipeline_data p
+    JOIN backfill.pool_data o ON o.pool_id = $3
+    LEFT JOIN backfill.plan_data pl ON pl.plan_id = $2
+    WHERE p.pipeline_id = $1";
+
+/// Whether the caps are still those that the claim has read.
+fn are_sizes_current(source: &Source) -> bool {
+    let args = [source.pipeline.id.into(), source.plan_id.into(), source.pool_id.into()];
+    let size = |row: &spi::Row, n| Size { now: row.at(n), before: row.at(n + 1) };
+    spi::latest(SIZES, &args, |row| (size(row, 1), size(row, 3))) == [(source.pool_size, source.limit)]
+}
+
+/// Holds permits of both caps for up to `want` windows; `None` if there is none of one of them, or if a cap was
+/// changed since it was read.
 fn permits(source: &mut Source, want: usize) -> Option<(Vec<Permit>, Vec<Permit>)> {
     let limit = take(source, source.limit_cap(), source.limit, want)?;
-    let Some(pool) = take(source, source.pool_cap(), source.pool_slots, limit.len()) else {
+    let pool = take(source, source.pool_cap(), source.pool_size, limit.len()).unwrap_or_default();
+    if pool.is_empty() || !are_sizes_current(source) {
+        permit::give_back(source.pool_cap(), &pool);
         permit::give_back(source.limit_cap(), &limit);
         return None;
-    };
+    }
     Some((pool, limit))
 }
 
 /// Holds up to `want` permits of one cap. Expired leases of the source itself are ended as soon as they are
 /// seen, since their windows come first in its order; others' only where no permit is free.
-fn take(source: &mut Source, cap: Cap, count: i32, want: usize) -> Option<Vec<Permit>> {
-    let mut look = permit::look(cap, count, want, false);
+fn take(source: &mut Source, cap: Cap, size: Size, want: usize) -> Option<Vec<Permit>> {
+    let mut look = permit::look(cap, size, want, false);
     let own = matches!(cap, Cap::Limit { .. });
     let expired_own = own && look.held.iter().any(|(_, holder)| holder.expired);
     if look.free.is_empty() || expired_own {
         if look.held.is_empty() {
-            look = permit::look(cap, count, want, true);
+            look = permit::look(cap, size, want, true);
         }
         let mut ended = false;
         for (_, holder) in &look.held {
@@ -359,7 +376,7 @@ fn take(source: &mut Source, cap: Cap, count: i32, want: usize) -> Option<Vec<Pe
         }
         if ended {
             source.queued = true;
-            look = permit::look(cap, count, want, true);
+            look = permit::look(cap, size, want, true);
         }
     }
     let held = permit::hold(cap, &look.free, want);

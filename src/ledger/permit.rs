@@ -7,11 +7,16 @@
 //! After a cap was lowered, leases may still hold slots above it. Then only the slots `1..=t` are given out,
 //! with `t` the largest number for which `t + held above t <= cap`: whatever is granted there, no more than
 //! `cap` are held, and no claim needs to look at what another one is granting.
+//!
+//! A lease above a lowered cap may not be committed yet. A claim first takes the mutexes of its slots and then reads the caps
+//! again (claim.rs); one that reads a lowered cap then looks at the mutexes above it. Whichever comes first, one of the
+//! two sees the other.
 
 use crate::domain::zone::Instant;
 use crate::ledger::run;
 use crate::postgres::{lock, lock::Key, random, spi};
 use pgrx::datum::DatumWithOid;
+use std::collections::HashSet;
 
 /// Whose slots.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +65,20 @@ impl Holder {
     }
 }
 
+/// How many slots a cap has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub now: i32,
+    /// The most that it had before.
+    pub before: i32,
+}
+
+impl Size {
+    fn was_lowered(self) -> bool {
+        self.before > self.now
+    }
+}
+
 struct Slot {
     permit: Permit,
     holder: Option<Holder>,
@@ -74,12 +93,7 @@ macro_rules! slots {
         concat!(
             "SELECT s.slot, COALESCE(r.generation, 0) + 1, r.token, r.pipeline_id, r.plan_id, r.window_start,
                     COALESCE(h.expires_at, r.expires_at) < pg_catalog.clock_timestamp()
-                        OR r.token < (SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1),
-                    (SELECT EXISTS (SELECT FROM backfill.run_data n WHERE ",
-            $same_cap,
-            " AND n.",
-            $slot,
-            " > $2))
+                        OR r.token < (SELECT e.first_token FROM backfill.epoch_data e ORDER BY e.epoch DESC LIMIT 1)
              FROM pg_catalog.generate_series(0, $2 - 1) i
              CROSS JOIN LATERAL (SELECT (i + $3) % $2 + 1 AS slot) s
              LEFT JOIN LATERAL (
@@ -109,21 +123,17 @@ const POOL_HIGHEST: &str = "SELECT pool_slot FROM backfill.run_data WHERE pool_i
 const LIMIT_HIGHEST: &str = "SELECT limit_slot FROM backfill.run_data WHERE pipeline_id = $1 AND plan_id = $2
     ORDER BY pipeline_id DESC, plan_id DESC, limit_slot DESC LIMIT 1";
 
-/// The slots `1..=count`, and whether slots above that were ever given out.
-fn slots(cap: Cap, count: i32, all: bool, limit: i64) -> (Vec<Slot>, bool) {
-    let mut ever_above = false;
-    let decode = |row: &spi::Row| {
-        ever_above = row.at(8);
-        Slot {
-            permit: Permit { slot: row.at(1), generation: row.at(2) },
-            holder: row.get::<i64>(3).map(|token| Holder {
-                token,
-                pipeline_id: row.at(4),
-                plan_id: row.at(5),
-                window_start: row.at(6),
-                expired: row.at(7),
-            }),
-        }
+/// The slots `1..=count`: as this transaction sees them, or as everybody does.
+fn slots(cap: Cap, count: i32, all: bool, limit: i64, latest: bool) -> Vec<Slot> {
+    let decode = |row: &spi::Row| Slot {
+        permit: Permit { slot: row.at(1), generation: row.at(2) },
+        holder: row.get::<i64>(3).map(|token| Holder {
+            token,
+            pipeline_id: row.at(4),
+            plan_id: row.at(5),
+            window_start: row.at(6),
+            expired: row.at(7),
+        }),
     };
     // Claims that look at the same moment should not all try the same slot.
     let start = (random::unit() * f64::from(count)) as i32;
@@ -132,29 +142,31 @@ fn slots(cap: Cap, count: i32, all: bool, limit: i64) -> (Vec<Slot>, bool) {
         Cap::Limit { pipeline, .. } => pipeline.into(),
     };
     let mut args = vec![scope, count.into(), start.into(), all.into(), limit.into()];
-    let slots = match cap {
-        Cap::Pool { .. } => spi::query(POOL_SLOTS, &args, decode),
+    let sql = match cap {
+        Cap::Pool { .. } => POOL_SLOTS,
         Cap::Limit { plan, .. } => {
             args.push(plan.into());
-            spi::query(LIMIT_SLOTS, &args, decode)
+            LIMIT_SLOTS
         }
     };
-    (slots, ever_above)
+    if latest { spi::latest(sql, &args, decode) } else { spi::query(sql, &args, decode) }
 }
 
 /// The highest slot of the cap that was ever given out; 0 if none was.
 fn highest(cap: Cap) -> i32 {
     match cap {
-        Cap::Pool { pool } => spi::first(POOL_HIGHEST, &[pool.into()], |row| row.at(1)),
+        Cap::Pool { pool } => spi::latest(POOL_HIGHEST, &[pool.into()], |row| row.at(1)),
         Cap::Limit { pipeline, plan } => {
-            spi::first(LIMIT_HIGHEST, &[pipeline.into(), plan.into()], |row| row.at(1))
+            spi::latest(LIMIT_HIGHEST, &[pipeline.into(), plan.into()], |row| row.at(1))
         }
     }
+    .into_iter()
+    .next()
     .unwrap_or(0)
 }
 
 /// The largest `t` for which `t` slots and those held above `t` are together no more than the cap.
-fn largest_grantable(cap: i32, held: &[i32]) -> i32 {
+fn largest_grantable(cap: i32, held: &HashSet<i32>) -> i32 {
     (0..=cap).rev().find(|t| t + held.iter().filter(|slot| *slot > t).count() as i32 <= cap).unwrap_or(0)
 }
 
@@ -167,22 +179,18 @@ pub struct Look {
 
 /// Looks for free slots. A thorough look lists the held ones too; it is made for small caps always, and for
 /// large ones only when asked.
-pub fn look(cap: Cap, count: i32, want: usize, thorough: bool) -> Look {
+pub fn look(cap: Cap, size: Size, want: usize, thorough: bool) -> Look {
     let mut look = Look { free: vec![], held: vec![] };
-    if count <= 0 {
+    if size.now <= 0 {
         return look;
     }
-    let all = thorough || count <= GLANCE;
-    let limit = if all { i64::from(count) } else { want as i64 + 2 };
-    let (mut found, ever_above) = slots(cap, count, all, limit);
-    if ever_above {
-        let highest = highest(cap);
-        found = slots(cap, highest, true, i64::from(highest)).0;
-        let held: Vec<i32> =
-            found.iter().filter(|slot| slot.holder.is_some()).map(|slot| slot.permit.slot).collect();
-        let grantable = largest_grantable(count, &held);
-        found.retain(|slot| slot.holder.is_some() || slot.permit.slot <= grantable);
-    }
+    let found = if size.was_lowered() {
+        within_lowered(cap, size)
+    } else {
+        let all = thorough || size.now <= GLANCE;
+        let limit = if all { i64::from(size.now) } else { want as i64 + 2 };
+        slots(cap, size.now, all, limit, false)
+    };
     for slot in found {
         match slot.holder {
             None => look.free.push(slot.permit),
@@ -190,6 +198,26 @@ pub fn look(cap: Cap, count: i32, want: usize, thorough: bool) -> Look {
         }
     }
     look
+}
+
+/// Every slot that is held, and those that may be given out beside them.
+fn within_lowered(cap: Cap, size: Size) -> Vec<Slot> {
+    let highest = highest(cap).max(size.now);
+    let mut grantable = size.now;
+    loop {
+        // First the mutexes: whoever let go of one before has committed what is read after.
+        let claimed: Vec<i32> =
+            (grantable + 1..=size.before).filter(|slot| !lock::is_free(cap.key(*slot))).collect();
+        let mut found = slots(cap, highest, true, i64::from(highest), true);
+        let held = found.iter().filter(|slot| slot.holder.is_some()).map(|slot| slot.permit.slot);
+        let fewer = largest_grantable(size.now, &held.chain(claimed).collect()).min(grantable);
+        if fewer == grantable {
+            found.retain(|slot| slot.holder.is_some() || slot.permit.slot <= grantable);
+            return found;
+        }
+        // A claim that read a higher cap may also hold one of the slots that are not given out now.
+        grantable = fewer;
+    }
 }
 
 /// Takes the mutexes of up to `want` of the permits; never waits.
@@ -224,11 +252,12 @@ mod tests {
 
     #[test]
     fn a_lowered_cap_never_grants_past_itself() {
-        assert_eq!(largest_grantable(4, &[]), 4);
-        assert_eq!(largest_grantable(4, &[1, 2, 3, 4]), 4);
-        assert_eq!(largest_grantable(4, &[4, 5, 6]), 1);
-        assert_eq!(largest_grantable(4, &[5, 6, 7, 8]), 0);
-        assert_eq!(largest_grantable(4, &[5, 6, 7, 8, 9]), 0);
-        assert_eq!(largest_grantable(2, &[2, 8]), 0);
+        let largest = |cap, held: &[i32]| largest_grantable(cap, &held.iter().copied().collect());
+        assert_eq!(largest(4, &[]), 4);
+        assert_eq!(largest(4, &[1, 2, 3, 4]), 4);
+        assert_eq!(largest(4, &[4, 5, 6]), 1);
+        assert_eq!(largest(4, &[5, 6, 7, 8]), 0);
+        assert_eq!(largest(4, &[5, 6, 7, 8, 9]), 0);
+        assert_eq!(largest(2, &[2, 8]), 0);
     }
 }

@@ -425,6 +425,8 @@ pub struct Plan {
     pub state: String,
     pub request: Map<String, Value>,
     pub concurrency: i32,
+    /// The most that it was before.
+    pub concurrency_before: i32,
     pub windows: i64,
     pub range_start: Instant,
     pub range_end: Instant,
@@ -447,7 +449,8 @@ macro_rules! plan_columns {
     () => {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
-                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots
+                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots,
+                pl.concurrency_before
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -467,6 +470,7 @@ impl Plan {
             state: row.at(3),
             request,
             concurrency: row.at(5),
+            concurrency_before: row.at(20),
             windows: row.at(6),
             range_start: row.at(7),
             range_end: row.at(8),

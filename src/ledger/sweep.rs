@@ -58,11 +58,11 @@ pub fn sweep(source: &Source) -> bool {
 /// not committed yet holds the mutex of its slot: only who holds them all knows that there is none.
 pub fn drain(source: &Source) {
     let plan = source.plan_id;
-    if source.limit > MOST_SLOTS || !lock::try_exclusive(Key::Sweep { plan }) {
+    if source.limit.now > MOST_SLOTS || !lock::try_exclusive(Key::Sweep { plan }) {
         return;
     }
     let cap = Cap::Limit { pipeline: source.pipeline.id, plan };
-    if !permit::hold_all(cap, source.limit) {
+    if !permit::hold_all(cap, source.limit.now) {
         return;
     }
     if permit::look(cap, source.limit, 0, true).held.is_empty() {

@@ -102,6 +102,15 @@ pub fn release(key: Key) {
     unsafe { pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false) };
 }
 
+/// Whether nobody else holds the lock exclusively now.
+pub fn is_free(key: Key) -> bool {
+    let free = try_shared(key);
+    if free {
+        unsafe { pg_sys::LockRelease(&key.tag(), pg_sys::ShareLock as i32, false) };
+    }
+    free
+}
+
 /// Waits for the lock.
 pub fn exclusive(key: Key) {
     acquire(key, pg_sys::ExclusiveLock, true);
