@@ -198,3 +198,67 @@ fn a_resume_that_missed_nothing_drafts_nothing() {
     assert_eq!(session.lines("SELECT * FROM pipeline_resume('new')"), ["0|||"]);
     assert_eq!(session.count("backfill.plan_data"), 0);
 }
+
+#[test]
+fn each_missed_window_is_a_row_and_a_window_of_the_plan_that_makes_it_good() {
+    let database = daily("");
+    let mut session = database.connect();
+    define(&mut session, "five", "'1 hour', now() - interval '5 hours 30 minutes'", "");
+    let missed: Vec<String> =
+        session.column("SELECT window_key FROM pipeline_windows('five') WHERE state = 'missed'", &[]);
+    assert_eq!(missed.len(), 5);
+    let plan: i64 = session.one(
+        "SELECT plan_id FROM backfill_plan('five', NULL, NULL, 'make good', mode => 'missing', expect => 5)",
+        &[],
+    );
+    session.run("SELECT pool_define('backfill', 9)");
+    let had = session.all_of("five");
+    assert_eq!(keys(&had), missed);
+    assert!(had.iter().all(|lease| lease.plan_id == Some(plan)));
+}
+
+#[test]
+fn a_day_without_a_worker_leaves_the_bound_and_one_call_decides_about_the_rest() {
+    let database = daily("");
+    let mut session = database.connect();
+    let minutes = "'1 minute', now() - interval '1440 minutes'";
+    define(&mut session, "minutely", minutes, "max_active => 99");
+    session.active_for("minutely", "1 day");
+    let leases = session.all_of("minutely");
+    // A minute may have passed between two of the claims.
+    assert!((3..=4).contains(&leases.len()), "{leases:?}");
+    let planned: i64 = session.one(
+        "SELECT windows FROM backfill_plan('minutely', NULL, NULL, 'it matters', mode => 'missing')",
+        &[],
+    );
+    let due: i64 = session.count("pipeline_windows('minutely')");
+    assert!((1436..=1438).contains(&planned) && due >= planned + 3, "{planned} of {due}");
+    // Or the same windows are given up.
+    let skipped: i64 = session.one(
+        "SELECT window_skip('minutely', NULL, $1::timestamptz::text, 'nobody needs them')",
+        &[&leases[0].key],
+    );
+    assert!(skipped >= planned - 1, "{skipped} of {planned}");
+    assert_eq!(session.count("backfill.missed WHERE pipeline = 'minutely'"), 0);
+}
+
+#[test]
+fn a_window_that_does_not_run_tells_whether_the_rule_another_window_or_a_person_keeps_it() {
+    let database = daily("catchup => 3");
+    let mut session = database.connect();
+    let lease = session.lease();
+    session.run("SELECT window_skip('daily', '2024-02-01', '2024-02-02', 'no data that day')");
+    let why = "SELECT state, why FROM pipeline_windows('daily') WHERE window_key <> $1 AND
+               (window_key < '2024-02-03' OR window_key > $1) ORDER BY window_start";
+    let told = session.rows(why, &[&lease.key]);
+    let said = |place: usize| (told[place].get::<_, &str>(0), told[place].get::<_, &str>(1));
+    let (state, why) = said(0);
+    assert!(state == "missed" && why.contains("the catchup rule does not let it start"), "{why}");
+    let (state, why) = said(31);
+    assert!(state == "skipped" && why.contains("no data that day"), "{why}");
+    let (state, why) = said(33);
+    assert!(state == "eligible" && why.contains("it holds 1 of 1 leases"), "{state}: {why}");
+    // Who said so and when is kept.
+    let kept = "SELECT marked_by, reason, marked_at <= clock_timestamp() FROM backfill.mark_data";
+    assert_eq!(session.lines(kept), ["postgres|no data that day|t"]);
+}

@@ -182,3 +182,33 @@ fn work(session: &mut Session, given: &Mutex<Vec<i64>>, done: &AtomicUsize) -> R
     }
     Ok(())
 }
+
+#[test]
+fn a_restart_in_the_middle_of_a_plan_costs_nothing() {
+    let cluster = cluster();
+    let database = daily_in(&cluster, "");
+    let mut worker = database.connect();
+    worker.run("SELECT pool_define('backfill', 3)");
+    worker.plan("2024-01-21", "");
+    for _ in 0..10 {
+        let lease = worker.lease();
+        worker.replace(lease.token).unwrap();
+    }
+    let mut writing = database.connect();
+    let [held, half] = writing.leases(2).try_into().unwrap();
+    writing.run("BEGIN");
+    writing.replace(half.token).unwrap();
+    cluster.restart();
+    // The same workers come back, and nobody decides anything.
+    let mut worker = database.connect();
+    assert_eq!(worker.lines("SELECT state, done, running FROM backfill.plans"), ["running|10|2"]);
+    for token in [held.token, half.token] {
+        worker.replace(token).unwrap();
+    }
+    while let Some(lease) = worker.claim() {
+        worker.replace(lease.token).unwrap();
+    }
+    assert_eq!(worker.lines("SELECT state, done FROM backfill.plans"), ["completed|20"]);
+    assert_eq!(worker.lines("SELECT count(*), max(attempt) FROM backfill.runs"), ["20|1"]);
+    worker.assert_data_is_the_ledger();
+}

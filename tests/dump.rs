@@ -27,8 +27,9 @@ fn pipe(command: &mut Command, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
+/// What pg_dump writes about a database.
 #[track_caller]
-fn dump(database: &Database, arguments: &[&str]) -> Vec<u8> {
+pub fn dump(database: &Database, arguments: &[&str]) -> Vec<u8> {
     pipe(database.command("pg_dump").args(arguments), &[])
 }
 
@@ -36,7 +37,7 @@ const STRICTLY: [&str; 4] = ["-X", "-q", "-v", "ON_ERROR_STOP=1"];
 
 /// A new database made from a dump, as strictly as psql can.
 #[track_caller]
-fn restored(dump: &[u8]) -> Database {
+pub fn restored(dump: &[u8]) -> Database {
     let database = Cluster::shared().empty_database();
     pipe(database.command("psql").args(STRICTLY), dump);
     database

@@ -5,6 +5,7 @@ mod caps;
 mod changing;
 mod expiry;
 mod isolation;
+mod operators;
 mod order;
 mod patience;
 mod pools;

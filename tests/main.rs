@@ -2,11 +2,13 @@
 
 mod calendar;
 mod calls;
+mod cases;
 mod catchup;
 mod crash;
 mod docs;
 mod dump;
 mod effects;
+mod eligible;
 mod fence;
 mod grids;
 mod harness;

@@ -7,6 +7,7 @@ mod owning;
 mod pricing;
 mod progressing;
 mod proposing;
+mod size;
 
 use pgrx_tests::Session;
 

@@ -85,3 +85,21 @@ fn a_refusal_is_not_retried() {
     assert_eq!(worker.claim(), None);
     assert_eq!(worker.lines("SELECT state FROM backfill.plans"), ["partial"]);
 }
+
+#[test]
+fn one_bad_window_of_ten_leased_at_once_fails_alone() {
+    let database = daily("max_attempts => 1");
+    let mut worker = database.connect();
+    worker.run("SELECT pool_define('backfill', 10)");
+    worker.plan("2024-01-11", "");
+    let leases = worker.leases(10);
+    assert_eq!(leases.len(), 10);
+    for lease in &leases {
+        match lease.key.as_str() {
+            "2024-01-04" => assert_eq!(worker.fail(lease.token), "failed"),
+            _ => worker.replace(lease.token).unwrap(),
+        }
+    }
+    assert_eq!(worker.lines("SELECT state, done, failed FROM backfill.plans"), ["partial|9|1"]);
+    worker.assert_data_is_the_ledger();
+}

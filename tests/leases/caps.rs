@@ -178,3 +178,25 @@ fn a_claim_with_an_older_snapshot_does_not_take_a_slot_that_is_held_since() {
         }
     }
 }
+
+#[test]
+fn a_slow_window_holds_up_no_other() {
+    let database = daily("");
+    let mut worker = database.connect();
+    worker.run("SELECT pool_define('backfill', 4)");
+    worker.plan("2024-02-20", "");
+    let mut held = worker.leases(9);
+    let slow = held.remove(0);
+    let mut done = 0;
+    while let Some(lease) = held.pop() {
+        worker.call("finish", lease.token);
+        done += 1;
+        // What it gave back is taken at once.
+        held.extend(worker.leases(9));
+        assert_eq!(held.len(), 3.min(49 - done));
+    }
+    assert_eq!(done, 49);
+    assert_eq!(worker.state(&slow.key), "leased");
+    worker.call("finish", slow.token);
+    assert_eq!(worker.lines("SELECT state, done FROM backfill.plans"), ["completed|50"]);
+}

@@ -1,6 +1,6 @@
 //! The brake: a pool that is paused, whose leases are taken away, and one that is dropped.
 
-use crate::support::{Calls, LEVELS, assert_lost, daily, waiting};
+use crate::support::{Calls, LEVELS, assert_lost, daily, define, waiting};
 use pgrx_tests::{assert_sqlstate, wait_until};
 
 #[test]
@@ -160,4 +160,68 @@ fn plans_of_one_priority_share_a_pool_and_a_higher_one_comes_first() {
     let first = order[3..].iter().filter(|plan| **plan == plans[0]).count();
     // Of 40 fair draws fewer than 6 or more than 34 come from one plan once in 100,000 runs.
     assert!((6..=34).contains(&first), "{first} of 40 windows were of the first plan");
+}
+
+#[test]
+fn live_work_at_full_load_takes_nothing_from_another_pool_and_in_its_own_it_is_seen_what_waits() {
+    let database = daily("catchup => 30, max_active => 30");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('live', 2), pool_define('backfill', 1)");
+    session.plan("2024-01-11", "");
+    let beside = session.draft("'2024-01-11', '2024-01-14', 'in the pool of live work', pool => 'live'");
+    session.approve(beside).unwrap();
+    let mut of_the_plan = 0;
+    // Each round, live work takes every slot of its pool again as soon as one is free.
+    for _ in 0..10 {
+        for lease in session.leases(9) {
+            of_the_plan += i32::from(lease.plan_id.is_some());
+            assert_ne!(lease.plan_id, Some(beside.id), "scheduled work comes first");
+        }
+        let pools = "SELECT pool, in_use, slots FROM backfill.pools ORDER BY pool";
+        assert_eq!(session.lines(pools), ["backfill|1|1", "live|2|2"]);
+        let of_its_pool = "SELECT min(token), pool FROM backfill.leases
+            JOIN (VALUES (true, 'live'), (false, 'backfill')) p (is_live, pool) ON is_live = (plan_id IS NULL) GROUP BY pool";
+        for lease in session.rows(of_its_pool, &[]) {
+            session.call("finish", lease.get::<_, i64>(0));
+        }
+    }
+    assert_eq!(of_the_plan, 10, "a plan has its own pool");
+    assert_eq!(session.lines("SELECT state FROM backfill.plans WHERE plan_id = 1"), ["completed"]);
+    // Who gave a plan the pool of live work sees that it waits, and for what.
+    session.leases(9);
+    let waiting = "SELECT waiting FROM backfill.pools WHERE pool = 'live'";
+    let live_left = "pipeline_windows('daily') WHERE state = 'eligible'";
+    let left = session.count(live_left);
+    assert_eq!(session.lines(waiting), [(left + 3).to_string()]);
+    let blocked = "SELECT DISTINCT blocked_by, reason FROM backfill.blocked WHERE plan_id = $1";
+    let seen = session.rows(blocked, &[&beside.id]);
+    let reason: &str = seen[0].get(1);
+    assert_eq!((seen.len(), reason), (1, "pool \"live\" is full: 2 of 2 slots are held"));
+}
+
+#[test]
+fn a_live_window_that_falls_due_comes_before_the_ten_thousand_of_a_plan() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('live', 1)");
+    define(&mut session, "minutely", "'1 minute', now() - interval '10000 minutes'", "backlog => 0");
+    let plan: i64 = session.one(
+        "SELECT plan_id FROM backfill_plan('minutely', NULL, NULL, 'test', pool => 'live', priority => 99,
+                                           keys => NULL, expect => 10000)",
+        &[],
+    );
+    define(&mut session, "fast", "'200 milliseconds', now()", "");
+    let claim = "9, pipelines => ARRAY['minutely', 'fast']";
+    let mut lease = session.try_claim(claim).unwrap().remove(0);
+    for _ in 0..3 {
+        database.wait_for(
+            "a live window is due",
+            "SELECT count(*) > 0 FROM pipeline_windows('fast') WHERE state = 'eligible'",
+        );
+        session.call("finish", lease.token);
+        lease = session.try_claim(claim).unwrap().remove(0);
+        assert_eq!((lease.plan_id, lease.run_kind.as_str()), (None, "scheduled"));
+    }
+    let waiting = "SELECT windows - done FROM backfill.plans WHERE plan_id = $1";
+    assert!(session.one::<i64>(waiting, &[&plan]) >= 9_999);
 }

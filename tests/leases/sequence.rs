@@ -199,3 +199,30 @@ fn a_sequential_plan_of_other_windows_runs_one_at_a_time_in_order() {
     // What has failed for good holds up nothing: these windows do not depend on each other.
     assert_eq!(session.lease().key, "2024-01-02");
 }
+
+#[test]
+fn pipelines_do_not_block_each_other() {
+    let database = daily("depends_on_past => true, max_attempts => 1");
+    let mut session = database.connect();
+    let past_its_end = "'1 day', current_date - 2";
+    define(&mut session, "other", past_its_end, "depends_on_past => true, catchup => 2, backlog => 0");
+    for _ in 0..2 {
+        let lease = session.try_claim("1, pipelines => ARRAY['other']").unwrap().remove(0);
+        session.call("finish", lease.token);
+    }
+    sequential(&mut session, "2024-01-01", "2024-01-05", "");
+    let both = "9, pipelines => ARRAY['daily', 'other']";
+    let blocked = "SELECT DISTINCT b.pipeline, b.blocked_by, w.state FROM backfill.blocked b
+                   JOIN pipeline_windows('daily') w ON b.blocked_by = 'window ' || w.window_key";
+    // Nothing is left of the one. Of the other one window at a time can be had, and a real one is in the way.
+    for key in ["2024-01-01", "2024-01-02", "2024-01-03"] {
+        let leases = session.try_claim(both).unwrap();
+        assert_eq!(leases.iter().map(|lease| lease.key.as_str()).collect::<Vec<_>>(), [key]);
+        assert_eq!(session.lines(blocked), [format!("daily|window {key}|leased")]);
+        session.call("finish", leases[0].token);
+    }
+    let lease = session.lease();
+    session.fail(lease.token);
+    assert_eq!(session.try_claim(both).unwrap(), []);
+    assert_eq!(session.count("backfill.blocked"), 0, "nothing waits behind the last one of the plan");
+}

@@ -4,10 +4,10 @@ use crate::support::{Calls, daily, replacing};
 use pgrx_tests::{Session, wait_until};
 
 /// A small random generator, so that a failing storm can be run again.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -17,7 +17,7 @@ impl Dice {
 
 /// What a worker may be told that lost its lease meanwhile.
 #[track_caller]
-fn may_be_lost(outcome: Result<(), pgrx_tests::Failure>) {
+pub fn may_be_lost(outcome: Result<(), pgrx_tests::Failure>) {
     if let Err(failure) = outcome {
         assert!(matches!(failure.sqlstate.as_str(), "BF001" | "BF002"), "{failure}");
     }

@@ -288,3 +288,83 @@ fn sixty_failing_windows_keep_nothing_else_from_running() {
         assert!(seen <= 60, "the newest window has its turn");
     }
 }
+
+#[test]
+fn a_second_retry_leaves_alone_what_the_first_made_good() {
+    let database = daily("max_attempts => 1");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 9)");
+    let plan = session.plan("2024-01-07", "");
+    // Of the six windows three fail, then one of those.
+    for failing in [&["2024-01-02", "2024-01-04", "2024-01-06"][..], &["2024-01-04"], &[]] {
+        for lease in session.leases(9) {
+            if failing.contains(&lease.key.as_str()) {
+                session.fail(lease.token);
+            } else {
+                session.replace(lease.token).unwrap();
+            }
+        }
+        assert_eq!(session.claim(), None);
+        session.run(&format!("SELECT backfill_retry({plan})"));
+    }
+    let runs =
+        "SELECT window_key, string_agg(outcome, ' ' ORDER BY token) FROM backfill.runs GROUP BY 1 ORDER BY 1";
+    assert_eq!(
+        session.lines(runs),
+        [
+            "2024-01-01|done",
+            "2024-01-02|failed done",
+            "2024-01-03|done",
+            "2024-01-04|failed failed done",
+            "2024-01-05|done",
+            "2024-01-06|failed done"
+        ]
+    );
+    assert_eq!(shown(&mut session, plan), "completed");
+    session.assert_data_is_the_ledger();
+}
+
+#[test]
+fn one_failure_of_a_hundred_is_no_success() {
+    let database = daily("max_attempts => 1");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 100)");
+    let plan = session.plan("2024-04-10", "");
+    let leases = session.leases(100);
+    session.run("SELECT backfill_finish(token) FROM backfill.leases WHERE window_key <> '2024-02-14'");
+    let told = "SELECT state, windows, done, failed, running FROM backfill.plans";
+    assert_eq!(session.lines(told), ["running|100|99|0|1"]);
+    session.fail(leases.iter().find(|lease| lease.key == "2024-02-14").unwrap().token);
+    assert_eq!(session.lines(told), ["partial|100|99|1|0"]);
+    let attention = "SELECT what, remedy FROM backfill.attention WHERE kind = 'partial plan'";
+    assert_eq!(
+        session.lines(attention),
+        [format!("1 of its windows failed or were refused|SELECT backfill_retry({plan});")]
+    );
+}
+
+#[test]
+fn progress_counts_what_the_ledger_holds_and_ends_with_the_last_window() {
+    let database = daily("max_attempts => 1");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 20)");
+    // Of the same pipeline, so that each could be counted for the other.
+    let other = session.draft("'2024-02-01', '2024-02-11', 'test'");
+    let plan = session.plan("2024-01-11", ", ordering => 'newest_first'");
+    let told =
+        format!("SELECT state, windows, done, failed, running FROM backfill.plans WHERE plan_id = {plan}");
+    assert_eq!(session.lines(&told), ["approved|10|0|0|0"]);
+    let leases = session.leases(9);
+    assert_eq!((leases[0].key.as_str(), leases.len()), ("2024-01-10", 9));
+    leases[..5].iter().for_each(|lease| session.call("finish", lease.token));
+    assert_eq!(session.lines(&told), ["running|10|5|0|4"]);
+    session.approve(other).unwrap();
+    let leases_of_the_other = session.leases(20).into_iter().filter(|lease| lease.plan_id == Some(other.id));
+    leases_of_the_other.for_each(|lease| session.call("finish", lease.token));
+    assert_eq!(session.lines(&told), ["running|10|5|0|5"]);
+    leases[5..].iter().for_each(|lease| session.call("finish", lease.token));
+    assert_eq!(session.lines(&told), ["running|10|9|0|1"], "not done while one window is not");
+    session
+        .run(&format!("SELECT backfill_fail(token, 'no luck') FROM backfill.leases WHERE plan_id = {plan}"));
+    assert_eq!(session.lines(&told), ["partial|10|9|1|0"]);
+}

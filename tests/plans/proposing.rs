@@ -1,7 +1,7 @@
 //! Which windows a plan takes, and what it says about the others.
 
 use crate::plans::declined;
-use crate::support::{Calls, daily, keys};
+use crate::support::{Calls, daily, define, keys};
 
 #[test]
 fn every_window_that_is_left_out_has_its_reason() {
@@ -126,4 +126,36 @@ fn the_same_plan_from_sessions_in_three_zones_has_the_same_windows() {
     assert_eq!(plans[0].len(), 31);
     assert_eq!(plans[0][9], "2024-03-10|1710046800.000000|1710129600.000000", "23 hours");
     assert!(plans.iter().all(|plan| plan == &plans[0]));
+}
+
+#[test]
+fn a_day_that_is_not_over_is_not_planned_though_its_hours_are() {
+    let database = daily("");
+    let mut session = database.connect();
+    // The newest day began seventeen and a half hours ago.
+    let since: String =
+        session.one("SELECT (now() - interval '17 hours 30 minutes')::timestamptz(0)::text", &[]);
+    for (cadence, answer) in [("1 hour", "17|not due|7"), ("1 day", "0|not due|1")] {
+        define(&mut session, cadence, &format!("'{cadence}', '{since}'"), "");
+        let plan = format!(
+            "SELECT p.windows, d->>'reason', d->>'windows'
+             FROM backfill_plan('{cadence}', '{since}', timestamptz '{since}' + interval '24 hours', 'test') p,
+                  jsonb_array_elements(p.declined) d"
+        );
+        assert_eq!(session.lines(&plan), [answer]);
+    }
+}
+
+#[test]
+fn the_order_is_part_of_the_plan_and_shown() {
+    let database = daily("");
+    let mut session = database.connect();
+    for ordering in ["oldest_first", "newest_first", "sequential"] {
+        let plan = session.draft(&format!("NULL, '2024-01-06', 'test', ordering => '{ordering}'"));
+        let shown = "SELECT ordering FROM backfill.plans WHERE plan_id = $1";
+        assert_eq!(session.one::<String>(shown, &[&plan.id]), ordering);
+        let page = session.lines(&format!("SELECT * FROM backfill_explain({})", plan.id)).join("\n");
+        let words = ordering.replace('_', " ");
+        assert!(page.contains(&words) || page.contains("one after the other"), "{ordering}:\n{page}");
+    }
 }
