@@ -449,7 +449,8 @@ macro_rules! plan_columns {
     () => {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
-                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots, pl.concurrency_before
+                pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots,
+                pl.concurrency_before
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };

@@ -72,7 +72,7 @@ fn decide(session: &mut Session, dice: &mut Dice) {
     let plans: Vec<i64> = session.column("SELECT plan_id FROM backfill.plans ORDER BY plan_id", &[]);
     let plan = plans[dice.roll(plans.len() as u64) as usize];
     let n = 1 + dice.roll(8);
-    let call = match dice.roll(16) {
+    let call = match dice.roll(19) {
         0 => "pool_pause('backfill', 'the source is slow')".to_owned(),
         1 => "pool_pause('backfill', 'the source is down', revoke => true)".to_owned(),
         2..5 => "pool_resume('backfill')".to_owned(),
@@ -84,9 +84,20 @@ fn decide(session: &mut Session, dice: &mut Dice) {
         12 => format!("pipeline_alter('daily', '{{\"delay\": \"{} days\"}}')", 2 * n),
         13 => format!("backfill_extend({plan})"),
         14 => format!("backfill_cancel({plan}, 'wrong month')"),
+        // A window at a time, by its own bounds.
+        15 | 16 => of_a_window("window_lock", dice.roll(180), 4),
+        17 => of_a_window("window_unlock", 0, 180),
         _ => return plan_the_rest(session),
     };
     may_be_late(session.try_run(&format!("SELECT {call}")));
+}
+
+/// A decision about some windows of the pipeline.
+fn of_a_window(call: &str, after: u64, windows: u64) -> String {
+    format!(
+        "{call}('daily', min(window_start)::text, max(window_end)::text, 'the books are closed')
+         FROM (SELECT * FROM pipeline_windows('daily') ORDER BY window_start OFFSET {after} LIMIT {windows}) w"
+    )
 }
 
 fn plan_the_rest(session: &mut Session) {
@@ -105,7 +116,7 @@ fn may_be_late(outcome: Result<(), Failure>) {
 
 /// Lets everything go on that somebody stopped, and runs what is left.
 fn settle(session: &mut Session) {
-    session.run("SELECT pool_resume('backfill')");
+    session.run("SELECT pool_resume('backfill'), window_unlock('daily', NULL, NULL, 'test')");
     session.run(r#"SELECT pipeline_alter('daily', '{"delay": "0"}')"#);
     wait_until("everything is done", || {
         session.run("SELECT backfill_resume(plan_id) FROM backfill.plans WHERE state = 'paused'");
