@@ -35,6 +35,8 @@ impl Server {
 thread_local! {
     /// The server that the newest epoch was seen to name. Only a promotion changes what this backend is.
     static SEEN: Cell<Option<Server>> = const { Cell::new(None) };
+    /// The last transaction that started an epoch here. It may undo that: as long as it goes on, what it sees is not kept.
+    static STARTED_BY: Cell<Option<pg_sys::TransactionId>> = const { Cell::new(None) };
 }
 
 const NEWEST: &str = "SELECT system_identifier, timeline, database_oid
@@ -81,6 +83,7 @@ fn begin(reason: &str) -> i64 {
     let args =
         [server.system_identifier.into(), server.timeline.into(), server.database.into(), reason.into()];
     let first = spi::first(START, &args, |row| row.at(1)).expect("INSERT ... RETURNING of one row");
+    STARTED_BY.set(Some(unsafe { pg_sys::GetTopTransactionIdIfAny() }));
     spi::run_bulk(REVOKE, &[]);
     first
 }
@@ -92,7 +95,7 @@ pub fn is_current() -> bool {
         return true;
     }
     let current = matches_newest(server);
-    if current {
+    if current && STARTED_BY.get() != Some(unsafe { pg_sys::GetTopTransactionIdIfAny() }) {
         SEEN.set(Some(server));
     }
     current

@@ -162,3 +162,26 @@ fn a_new_epoch_also_ends_what_is_being_written() {
     operator.replace(again.token).unwrap();
     operator.assert_data_is_the_ledger();
 }
+
+#[test]
+fn an_epoch_that_was_rolled_back_is_started_by_the_next_claim() {
+    for (undone, undo) in [("BEGIN", "ROLLBACK"), ("BEGIN; SAVEPOINT s", "ROLLBACK TO s; COMMIT")] {
+        let database = daily("");
+        let mut worker = database.connect();
+        worker.run("SELECT pool_define('backfill', 9)");
+        worker.plan("2024-01-06", "");
+        worker.run(undone);
+        // The second one sees the epoch of the first.
+        let lost = [(); 2].map(|()| worker.lease());
+        worker.run(undo);
+        assert_eq!(worker.count("backfill.epoch_data"), 0);
+        let kept = [(); 2].map(|()| worker.lease());
+        let epochs = "SELECT count(*), bool_and(first_token <= $1) FROM backfill.epoch_data";
+        assert_eq!(worker.lines(&epochs.replace("$1", &kept[0].token.to_string())), ["1|t"]);
+        assert!(kept[0].token > lost[1].token && kept[1].token > kept[0].token, "{lost:?}, then {kept:?}");
+        for lease in kept {
+            worker.replace(lease.token).unwrap();
+        }
+        worker.assert_one_lease_per_window();
+    }
+}
