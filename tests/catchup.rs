@@ -207,11 +207,11 @@ fn each_missed_window_is_a_row_and_a_window_of_the_plan_that_makes_it_good() {
     let missed: Vec<String> =
         session.column("SELECT window_key FROM pipeline_windows('five') WHERE state = 'missed'", &[]);
     assert_eq!(missed.len(), 5);
+    session.run("SELECT pool_define('backfill', 9)");
     let plan: i64 = session.one(
         "SELECT plan_id FROM backfill_plan('five', NULL, NULL, 'make good', mode => 'missing', expect => 5)",
         &[],
     );
-    session.run("SELECT pool_define('backfill', 9)");
     let had = session.all_of("five");
     assert_eq!(keys(&had), missed);
     assert!(had.iter().all(|lease| lease.plan_id == Some(plan)));
@@ -235,7 +235,7 @@ fn a_day_without_a_worker_leaves_the_bound_and_one_call_decides_about_the_rest()
     assert!((1436..=1438).contains(&planned) && due >= planned + 3, "{planned} of {due}");
     // Or the same windows are given up.
     let skipped: i64 = session.one(
-        "SELECT window_skip('minutely', NULL, $1::timestamptz::text, 'nobody needs them')",
+        "SELECT window_skip('minutely', NULL, $1::text::timestamptz::text, 'nobody needs them')",
         &[&leases[0].key],
     );
     assert!(skipped >= planned - 1, "{skipped} of {planned}");
