@@ -27,13 +27,15 @@ pub fn most_at_once(attempts: &[Attempt]) -> usize {
     most.max().unwrap_or(0).max(0) as usize
 }
 
-/// The times that a plan's workers stood idle between two windows.
+/// The times that a plan's workers stood idle between two windows. An attempt that has not ended does not count: its
+/// worker may be dead.
 pub fn waits(attempts: &[Attempt]) -> Vec<i64> {
-    let mut starts: Vec<i64> = attempts.iter().map(|attempt| attempt.0).collect();
-    let mut ends: Vec<i64> = attempts.iter().filter_map(|attempt| attempt.1).collect();
+    let ended: Vec<Attempt> = attempts.iter().copied().filter(|(_, end)| end.is_some()).collect();
+    let mut starts: Vec<i64> = ended.iter().map(|(start, _)| *start).collect();
+    let mut ends: Vec<i64> = ended.iter().filter_map(|(_, end)| *end).collect();
     starts.sort_unstable();
     ends.sort_unstable();
-    let made_good = starts.into_iter().skip(most_at_once(attempts));
+    let made_good = starts.into_iter().skip(most_at_once(&ended));
     made_good.zip(ends).map(|(start, end)| (start - end).max(0)).collect()
 }
 
@@ -79,7 +81,7 @@ mod tests {
     #[test]
     fn the_end_of_an_attempt_makes_room_at_the_same_instant() {
         assert_eq!(most_at_once(&[(0, Some(5)), (5, Some(9)), (9, None)]), 1);
-        assert_eq!(waits(&[(0, Some(5)), (5, Some(9)), (9, None)]), [0, 0]);
+        assert_eq!(waits(&[(0, Some(5)), (5, Some(9)), (9, None)]), [0]);
     }
 
     #[test]
@@ -90,6 +92,13 @@ mod tests {
         // Workers that ask every half minute.
         assert_eq!(typical(vec![10_000_000, 20_000_000, 30_000_000]), Some(20_000_000));
         assert_eq!(typical(vec![]), None);
+    }
+
+    #[test]
+    fn a_worker_that_died_is_not_waited_for() {
+        let mut attempts = run(3, &[50; 30], 7);
+        attempts.push((20, None));
+        assert_eq!((most_at_once(&attempts), typical(waits(&attempts))), (4, Some(7)));
     }
 
     #[test]
