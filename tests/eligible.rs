@@ -14,9 +14,10 @@ const PIPELINES: [(&str, &str); 2] = [
 ];
 const RULE: &str = "backlog => 3, catchup => 2, max_active => 99";
 
-fn define_all(session: &mut Session) {
+/// Defines them as if it were `now`, so that a script that runs again later says the same.
+fn define_all(session: &mut Session, now: &str) {
     for (name, first) in PIPELINES {
-        define(session, name, first, RULE);
+        define(session, name, &first.replace("now()", &format!("timestamptz '{now}'")), RULE);
     }
 }
 
@@ -79,11 +80,12 @@ fn the_same_windows_may_start_whatever_happened_before() {
     let mut session = database.connect();
 
     // Defined with an old start: the catchup windows and nothing else.
-    define_all(&mut session);
+    let now: String = session.one("SELECT now()::text", &[]);
+    define_all(&mut session, &now);
     assert_may_start(&mut session, &[1, 2]);
     let defined = look_at_all(&mut session);
     // The same script on the next deployment moves nothing.
-    define_all(&mut session);
+    define_all(&mut session, &now);
     assert_eq!(look_at_all(&mut session), defined);
 
     // Days without workers: the backlog, and the catchup windows just before it became active.
