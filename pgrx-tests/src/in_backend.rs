@@ -3,18 +3,21 @@
 use crate::cluster::Cluster;
 use crate::database::Database;
 use crate::failure::{Failure, Fields};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Runs `SELECT tests.function()` in a transaction that is rolled back, and compares its error's message.
 ///
 /// All such tests of a process share one server, started with the first one's settings, and the database
-/// `pgrx_tests`.
+/// `pgrx_tests`, and run one after the other: their transactions create tables of the same names, so that two at once
+/// would wait for each other, and could do so in a circle.
 pub fn run_test(
     function: &str,
     expected_error: Option<&str>,
     conf: Vec<&'static str>,
 ) -> Result<(), Failure> {
     static DATABASE: OnceLock<Database> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::shared_with(&conf);
     let database = DATABASE.get_or_init(|| cluster.database_named("pgrx_tests".into()));
     let mut session = database.connect();
