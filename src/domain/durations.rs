@@ -4,6 +4,7 @@
 //! Durations::fit(history, windows) -> Option<Durations>      None without a run
 //! durations.expected(window)                                 the mean of windows like it
 //! durations.resampled(random).draw(window, random)           one that such a window might take
+//! durations.drift(history)                                   how far conditions wandered while it was made
 //! ```
 //!
 //! Candidates are the weekday, the hour, the length of the window (a month has 28 to 31 days), and the rows that
@@ -17,6 +18,13 @@ const CLEARLY_BETTER: f64 = 0.9;
 /// Runs that a finer basis needs, in all and of one kind; windows of a kind with fewer count as any.
 const RUNS: usize = 20;
 const RUNS_OF_A_KIND: usize = 5;
+
+/// Parts of a history, in its order, whose means are compared; and the runs of each that it takes.
+const PARTS: usize = 10;
+const RUNS_OF_A_PART: usize = 5;
+/// Means of parts whose variance is more than so many times what chance alone makes of it differ for a reason.
+/// Chance gets there once in 25 times.
+const BEYOND_CHANCE: f64 = 2.0;
 
 /// What is known of a window before it runs. Times are local in the pipeline's zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,6 +187,21 @@ impl Durations {
         Self { basis: self.basis, means: means(&kinds), kinds, line: self.line }
     }
 
+    /// By how much conditions wandered while the history was made: the standard deviation of a factor on
+    /// whole parts of it, without what chance makes of their means. `None` where it has too few runs to say.
+    pub fn drift(&self, history: &[Past]) -> Option<f64> {
+        let each = history.len() / PARTS;
+        if each < RUNS_OF_A_PART {
+            return None;
+        }
+        let against_expected = |past: &Past| past.duration as f64 / self.expected(&past.size).max(1.0);
+        let ratios: Vec<f64> = history.iter().map(against_expected).collect();
+        let parts: Vec<(f64, f64)> = ratios.chunks_exact(each).map(mean_and_variance).collect();
+        let between = mean_and_variance(&parts.iter().map(|(mean, _)| *mean).collect::<Vec<_>>()).1;
+        let chance = parts.iter().map(|(_, variance)| variance).sum::<f64>() / (parts.len() * each) as f64;
+        Some(if between > BEYOND_CHANCE * chance { (between - chance).sqrt() } else { 0.0 })
+    }
+
     /// A duration that the window might take, in microseconds.
     pub fn draw(&self, size: &Size, random: &mut Random) -> i64 {
         let (kind, scale) = self.place(size);
@@ -195,6 +218,13 @@ impl Durations {
 /// The mean of each sample.
 fn means(samples: &[Vec<f64>]) -> Vec<f64> {
     samples.iter().map(|sample| sample.iter().sum::<f64>() / sample.len() as f64).collect()
+}
+
+/// Of at least two values.
+fn mean_and_variance(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0))
 }
 
 /// The line of least squares through rows and durations: what an empty slice takes, and what each row adds.
@@ -306,6 +336,20 @@ mod tests {
         assert!(line(&same).is_none());
         let steep = days(40, |_, size, _| (1e3 * size.rows.unwrap() as f64 - 1e6).max(1.0));
         assert_eq!(line(&steep).unwrap().0, 0.0);
+    }
+
+    #[test]
+    fn drift_is_told_from_chance() {
+        let drift = |history: &[Past]| Durations::fit(history, &sizes(history)).unwrap().drift(history);
+        let exponential = |random: &mut Random| -1e6 * (1.0 - random.unit()).ln();
+        assert_eq!(drift(&days(49, |_, _, random| exponential(random))), None);
+        assert_eq!(drift(&days(500, |_, _, random| exponential(random))), Some(0.0));
+        let weekends = days(200, |_, size, _| if size.weekday > 4 { 9e6 } else { 1e6 });
+        assert!(drift(&weekends).unwrap() < 1e-6, "what the basis explains is no drift");
+        // From one third less to one third more, over the whole of it.
+        let wandered =
+            days(500, |day, _, random| (8e5 + 4e5 * random.unit()) * (0.67 + 0.66 * day as f64 / 500.0));
+        assert!((0.12..0.28).contains(&drift(&wandered).unwrap()), "{:?}", drift(&wandered));
     }
 
     #[test]

@@ -31,8 +31,10 @@ const SCHEDULES: usize = 400;
 /// without gaps, which they nearly are.
 const SIMULATED: usize = 5_000;
 
-/// How far conditions drift between the history and the plan: the standard deviation of a factor on everything.
-const DRIFT: f64 = 0.05;
+/// How far conditions drift between the history and the plan, as the standard deviation of a factor on everything:
+/// as far as they wandered while the history was made, at least the first; the second where it has too few runs to say.
+const LEAST_DRIFT: f64 = 0.03;
+const USUAL_DRIFT: f64 = 0.05;
 /// What a small sample cannot show of itself: one run says nothing about the spread of others. Falls with the runs.
 const UNSEEN: f64 = 1.2;
 
@@ -99,7 +101,8 @@ pub fn price(
     price.parallel = Some(parallel as i64);
     price.ordering_price = Some(sequential.round() as i64 - parallel as i64);
     if !durations.is_fixed() {
-        let [low, high] = schedules.interval(history.len());
+        let drift = durations.drift(history).map_or(USUAL_DRIFT, |drift| drift.max(LEAST_DRIFT));
+        let [low, high] = schedules.interval(history.len(), drift);
         price.low = Some(low.min(parallel) as i64);
         price.high = Some(high.max(parallel) as i64);
         let half = (high - low) / 2.0;
@@ -149,8 +152,8 @@ impl Schedules {
 
     /// Between which two ends eight in ten schedules lie, those in mind that a history of `sample` runs cannot
     /// show.
-    fn interval(&self, sample: usize) -> [f64; 2] {
-        let spread = DRIFT + UNSEEN / sample as f64;
+    fn interval(&self, sample: usize, drift: f64) -> [f64; 2] {
+        let spread = drift + UNSEEN / sample as f64;
         let mut random = Random::new(sample as u64);
         let mut ends: Vec<f64> = self.ends.iter().map(|end| end * (spread * random.normal()).exp()).collect();
         ends.sort_unstable_by(f64::total_cmp);

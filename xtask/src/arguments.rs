@@ -16,7 +16,7 @@ Commands
       --held N       time of each system under a held snapshot (default 60)
       throughput, held, size, full
                      only these parts
-  bench makespan     what plans of 200 windows were estimated to take, and what they took (3 minutes);
+  bench makespan     what plans of 200 windows were estimated to take, and what they took (8 minutes);
                      fails if one is more than 10 % off
       --seed N       draw other durations (default 1)
   run                build for release and start a server with the extension; a running one is restarted
