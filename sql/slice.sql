@@ -42,13 +42,3 @@ CREATE FUNCTION backfill_stage(token bigint) RETURNS regclass
 REVOKE ALL ON FUNCTION backfill_stage(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_stage(bigint) IS
 'Makes a table for COPY, empty and shaped like the target, that belongs to the token, and answers its name; the same one again if it is there. replace_partition takes its rows and drops it; backfill_fail moves it to quarantine. Errors: BF001, BF002 (at the latest at COMMIT), 22004, 42501, 42704, 55000 without a target, 25006.';
-
-CREATE VIEW backfill.quarantine WITH (security_barrier) AS
-SELECT s.token, v.name AS pipeline,
-       backfill.window_key(r.pipeline_id, r.window_start) AS window_key, s.relation, s.rows, s.reason, s.sqlstate, s.quarantined_at
-FROM backfill.stage_data s
-JOIN backfill.run_data r ON r.token = s.token
-JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
-WHERE s.quarantined_at IS NOT NULL;
-COMMENT ON VIEW backfill.quarantine IS 'Rows of attempts that failed or were refused, kept in the table named by relation, with the reason.';
-GRANT SELECT ON backfill.quarantine TO PUBLIC;

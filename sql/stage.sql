@@ -10,3 +10,14 @@ CREATE TABLE backfill.stage_data (
     sqlstate    text
 );
 COMMENT ON TABLE backfill.stage_data IS 'Staging tables: the token that owns each, and why those in quarantine are kept.';
+
+-- What becomes of each stage: the one place of this rule. A run that is void will never be anything else.
+CREATE VIEW backfill.stage_state_data AS
+SELECT s.*,
+       CASE WHEN s.quarantined_at IS NOT NULL THEN 'quarantined'
+            WHEN r.token IS NULL OR r.ended_at IS NOT NULL OR r.void_reason IS NOT NULL THEN 'dead'
+            ELSE 'loading' END AS state,
+       s.quarantined_at + interval '30 days' AS kept_until
+FROM backfill.stage_data s
+LEFT JOIN backfill.run_void_data r ON r.token = s.token;
+COMMENT ON VIEW backfill.stage_state_data IS 'Staging tables with what becomes of them: loading, quarantined until kept_until, or dead.';

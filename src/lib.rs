@@ -47,6 +47,8 @@ extension_sql_file!(
 );
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["window_functions"]);
 extension_sql_file!("../sql/slice.sql", name = "slice", requires = ["views"]);
+extension_sql_file!("../sql/quarantine.sql", name = "quarantine", requires = ["slice"]);
+extension_sql_file!("../sql/audit.sql", name = "audit", requires = ["views"]);
 extension_sql_file!("../sql/dump.sql", name = "dump", finalize);
 
 #[cfg(any(test, feature = "pg_test"))]

@@ -22,7 +22,7 @@ pub const LEVELS: [Level; 6] =
 pub struct Call {
     pub routine: &'static str,
     pub needs: Level,
-    /// `{token}`, `{plan}`, `{id}` and `{effect}` stand for what [`World`] holds.
+    /// `{token}`, `{plan}`, `{id}`, `{effect}` and `{kept}` stand for what [`World`] holds.
     pub sql: &'static str,
 }
 
@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 59] = [
+pub const CALLS: [Call; 65] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -41,6 +41,7 @@ pub const CALLS: [Call; 59] = [
     call("missed_of", Level::Nobody, "SELECT * FROM backfill.missed_of({id})"),
     call("waiting_of", Level::Nobody, "SELECT * FROM backfill.waiting_of({id})"),
     call("waiting_for", Level::Nobody, "SELECT backfill.waiting_for(1)"),
+    call("stage_bytes", Level::Nobody, "SELECT backfill.stage_bytes('clicks')"),
     call("window_key", Level::Nobody, "SELECT backfill.window_key({id}, '2024-01-02')"),
     call("plan_actual", Level::Nobody, "SELECT backfill.plan_actual(1, true)"),
     call("plan_eta", Level::Nobody, "SELECT backfill.plan_eta(1, 30)"),
@@ -67,6 +68,8 @@ pub const CALLS: [Call; 59] = [
         Level::Work,
         "CALL backfill_work('w', pipelines => ARRAY['clicks'], max_windows => 1)",
     ),
+    call("quarantine_accept", Level::Operate, "SELECT * FROM quarantine_accept({kept}, 'why')"),
+    call("quarantine_discard", Level::Operate, "SELECT quarantine_discard({kept})"),
     call(
         "backfill_plan",
         Level::Operate,
@@ -110,6 +113,8 @@ pub const CALLS: [Call; 59] = [
     call("pipeline_resume", Level::Operate, "SELECT * FROM pipeline_resume('clicks')"),
     call("pipeline_define", Level::Owner, "SELECT pipeline_define('clicks', '1 day', '2024-01-01')"),
     call("pipeline_alter", Level::Owner, "SELECT pipeline_alter('clicks', '{\"backlog\": 7}')"),
+    call("pipeline_audit", Level::Owner, "SELECT pipeline_audit('clicks', 'some', 'SELECT true FROM slice')"),
+    call("pipeline_audit_drop", Level::Owner, "SELECT pipeline_audit_drop('clicks', 'any')"),
     call("pipeline_grant", Level::Owner, "SELECT pipeline_grant('clicks', 'postgres', 'read')"),
     call("pipeline_revoke", Level::Owner, "SELECT pipeline_revoke('clicks', 'postgres')"),
     call("pipeline_rename", Level::Owner, "SELECT pipeline_rename('clicks', 'hits')"),
@@ -118,10 +123,12 @@ pub const CALLS: [Call; 59] = [
     call("pool_pause", Level::Superuser, "SELECT pool_pause('live', 'why')"),
     call("pool_resume", Level::Superuser, "SELECT pool_resume('live')"),
     call("pool_drop", Level::Superuser, "SELECT pool_drop('spare')"),
+    call("backfill_sweep", Level::Superuser, "SELECT * FROM backfill_sweep()"),
     call("backfill_new_epoch", Level::Superuser, "SELECT backfill_new_epoch('why')"),
 ];
 
-/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, and an effect of its last window.
+/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, an effect of its last window, and rows in
+/// quarantine of the one before.
 pub struct World {
     pub database: Database,
     pub owner: String,
@@ -129,6 +136,7 @@ pub struct World {
     plan: i64,
     id: i64,
     effect: i64,
+    pub kept: i64,
 }
 
 impl World {
@@ -142,6 +150,7 @@ impl World {
              SET ROLE {owner};
              SELECT pipeline_define('clicks', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
                                     query => 'SELECT $1, current_user::text', expected_duration => '1 minute');
+             SELECT pipeline_audit('clicks', 'any', 'SELECT true FROM slice LIMIT 1');
              RESET ROLE;
              SELECT pool_define('backfill', 8);
              SELECT pool_define('spare', 1);
@@ -149,21 +158,34 @@ impl World {
              SELECT effect_emit(token, 'mail'), backfill_finish(token)
              FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-01-31')"
         ));
+        let kept = admin.one(
+            "SELECT token FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-01-30')",
+            &[],
+        );
+        admin.run(&format!(
+            "SELECT backfill_stage({kept}); INSERT INTO backfill.stage_{kept} VALUES ('2024-01-30 12:00Z', 'odd');
+             SELECT backfill_fail({kept}, 'odd', sqlstate => 'BF006')"
+        ));
         let plan =
             admin.one("SELECT plan_id FROM backfill_plan('clicks', '2024-02-01', '2024-02-03', 'more')", &[]);
         let id = admin.one("SELECT pipeline_id FROM backfill.pipeline_data", &[]);
         let token = claim(&mut admin, "clicks");
         let effect = admin.one("SELECT id FROM backfill.effects", &[]);
-        Self { database, owner, token, plan, id, effect }
+        Self { database, owner, token, plan, id, effect, kept }
     }
 
     /// The statement of a call, about this world.
     pub fn sql(&self, call: &Call) -> String {
-        call.sql
-            .replace("{token}", &self.token.to_string())
+        self.fill(call.sql)
+    }
+
+    /// The text with what this world holds.
+    pub fn fill(&self, sql: &str) -> String {
+        sql.replace("{token}", &self.token.to_string())
             .replace("{plan}", &self.plan.to_string())
             .replace("{id}", &self.id.to_string())
             .replace("{effect}", &self.effect.to_string())
+            .replace("{kept}", &self.kept.to_string())
     }
 }
 

@@ -14,6 +14,7 @@ mod grids;
 mod harness;
 mod leases;
 mod plans;
+mod quarantine;
 mod rights;
 mod slices;
 mod story;

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 46] = [
+const ROUTINES: [(&str, &str, &str); 51] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -56,6 +56,7 @@ const ROUTINES: [(&str, &str, &str); 46] = [
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),
     ("backfill_stage", "token bigint", "regclass"),
+    ("backfill_sweep", "", "TABLE(dropped bigint, left_over bigint)"),
     (
         "backfill_work",
         "IN worker text DEFAULT NULL, IN pools text[] DEFAULT NULL, IN pipelines text[] DEFAULT NULL, \
@@ -82,6 +83,8 @@ const ROUTINES: [(&str, &str, &str); 46] = [
          description text DEFAULT NULL",
         "text",
     ),
+    ("pipeline_audit", "pipeline text, name text, query text", "text"),
+    ("pipeline_audit_drop", "pipeline text, name text", "text"),
     (
         "pipeline_calendar",
         "pipeline text, since backfill.bound DEFAULT NULL, until backfill.bound DEFAULT NULL",
@@ -108,6 +111,8 @@ const ROUTINES: [(&str, &str, &str); 46] = [
     ("pool_drop", "pool text", "text"),
     ("pool_pause", "pool text, reason text, revoke boolean DEFAULT false", "text"),
     ("pool_resume", "pool text", "text"),
+    ("quarantine_accept", "token bigint, reason text", "backfill.replacement"),
+    ("quarantine_discard", "token bigint", "bigint"),
     (
         "replace_partition",
         "token bigint, query text DEFAULT NULL, staging regclass DEFAULT NULL, strategy text DEFAULT 'auto', \
@@ -129,7 +134,7 @@ const ROUTINES: [(&str, &str, &str); 46] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 19] = [
+const COLUMNS: [(&str, &str); 21] = [
     ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
     ("effects", "id, pipeline, window_key, effect, key, state"),
     (
@@ -157,7 +162,8 @@ const COLUMNS: [(&str, &str); 19] = [
         "progress",
         "plan_id, pipeline, state, windows, done, failed, running, waiting, skipped, rate, eta, remaining, bar",
     ),
-    ("quarantine", "token, pipeline, window_key, reason"),
+    ("audits", "pipeline, name, query, made_by, made_at"),
+    ("quarantine", "token, pipeline, window_key, reason, kept_until"),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (
         "runs",
@@ -172,6 +178,7 @@ const COLUMNS: [(&str, &str); 19] = [
         "slices",
         "pipeline, window_key, token, code_version, plan_id, worker, as_of, rows, digest, published_at",
     ),
+    ("stages", "token, pipeline, window_key, state, relation, bytes, made_by, made_at, kept_until"),
     ("version_mix", "target, versions, mixed"),
     (
         "windows",
@@ -194,7 +201,7 @@ fn routines_have_the_arguments_and_results_of_the_contract() {
     let lines = ask(&format!(
         "SELECT p.proname,
                 -- Without the OUT arguments, and without the types of the defaults.
-                regexp_replace(regexp_replace(pg_get_function_arguments(p.oid), ', OUT .*$', ''),
+                regexp_replace(regexp_replace(pg_get_function_arguments(p.oid), '(, |^)OUT .*$', ''),
                                '::[a-z. ]+(\\[\\])?', '', 'g'),
                 CASE WHEN p.prorettype = 'record'::regtype
                      THEN 'TABLE(' || array_to_string(ARRAY(
@@ -274,7 +281,7 @@ fn every_argument_has_a_name() {
 
 /// Functions that read a user's names or query and pin what they run themselves, a procedure that commits and so
 /// can carry no setting, and what has no name to look up.
-const NOT_PINNED: [&str; 11] = [
+const NOT_PINNED: [&str; 12] = [
     "backfill_plan",
     "backfill_work",
     "bound_in",
@@ -282,6 +289,7 @@ const NOT_PINNED: [&str; 11] = [
     "bound_recv",
     "bound_send",
     "pipeline_alter",
+    "pipeline_audit",
     "pipeline_define",
     "replace_or_keep",
     "replace_partition",
@@ -530,8 +538,9 @@ fn complete(failure: Failure) {
     assert!(!failure.detail.is_empty() && !failure.hint.is_empty(), "{failure}");
 }
 
-/// For each error its code, what leads to it, and the call that gets it. `{token}` is an open lease.
-const ERRORS: [(&str, &str, &str); 69] = [
+/// For each error its code, what leads to it, and the call that gets it. The world is that of
+/// calls.rs.
+const ERRORS: [(&str, &str, &str); 76] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -594,6 +603,13 @@ const ERRORS: [(&str, &str, &str); 69] = [
     ("BF012", "", "SELECT pipeline_alter('clicks', '{\"start_at\": \"2023-03-01 05:30\"}')"),
     ("BF012", "", "SELECT window_adopt('clicks', '2024-03-01 05:00', NULL, 'legacy', 'why')"),
     ("22004", "", "SELECT backfill_stage(NULL)"),
+    ("22004", "", "SELECT quarantine_accept(NULL, 'why')"),
+    ("22004", "", "SELECT pipeline_audit('clicks', 'some', NULL)"),
+    ("22023", "", "SELECT pipeline_audit('clicks', 'some', 'SELECT 1')"),
+    ("42704", "", "SELECT pipeline_audit_drop('clicks', 'none')"),
+    ("22023", "", "SELECT quarantine_accept({kept}, ' ')"),
+    ("42704", "", "SELECT quarantine_accept({token}, 'why')"),
+    ("42704", "", "SELECT quarantine_discard({token})"),
     ("22004", "", "SELECT effect_emit({token}, 'mail', NULL)"),
     ("22004", "", "SELECT effect_emit({token}, 'mail', key => NULL)"),
     ("22004", "", "SELECT effect_done(NULL)"),
@@ -652,7 +668,7 @@ const ERRORS: [(&str, &str, &str); 69] = [
 fn every_error_has_its_code_the_values_and_the_call_that_helps() {
     let world = World::new(database());
     let mut session = world.database.connect();
-    let fill = |sql: &str| sql.replace("{token}", &world.token.to_string());
+    let fill = |sql: &str| world.fill(sql);
     for (sqlstate, before, call) in ERRORS {
         session.run(&format!("BEGIN; {}", fill(before)));
         let failure = assert_sqlstate!(session.try_run(&fill(call)), sqlstate);
@@ -753,7 +769,7 @@ fn no_argument_is_answered_with_an_internal_error() {
 #[test]
 fn errors_reach_clients_of_other_encodings() {
     let world = World::new(database());
-    let fill = |sql: &str| sql.replace("{token}", &world.token.to_string());
+    let fill = |sql: &str| world.fill(sql);
     let mut script = "SET client_encoding = 'LATIN1';\n\\o /dev/null\n".to_owned();
     for (_, before, call) in ERRORS {
         script.push_str(&format!(

@@ -1,6 +1,7 @@
 //! The functions that SQL calls, one file a noun. Their declarations, comments and grants are in `sql/`.
 
 pub mod adoption;
+pub mod audit;
 pub mod calendar;
 pub mod effect;
 pub mod explain;
@@ -11,6 +12,7 @@ pub mod plan;
 pub mod plan_life;
 pub mod pool;
 pub mod progress;
+pub mod quarantine;
 pub mod slice;
 pub mod waiting;
 pub mod window;

@@ -1,6 +1,7 @@
 //! Replacing the slice of a window.
 
 use crate::error::{Code, Error, Result, answer, faithful};
+use crate::ledger::audit;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::stage::{self, Purpose, Stage};
@@ -21,6 +22,8 @@ struct Wish {
     query: Option<String>,
     staging: Option<pg_sys::Oid>,
     allow_shrink: Option<String>,
+    /// A person has seen the rows and takes them as they are.
+    is_accepted: bool,
     /// The caller's own `search_path`.
     path: String,
 }
@@ -45,7 +48,7 @@ fn replace_partition(
     allow_shrink: Option<String>,
     finish: Option<bool>,
 ) -> Composite {
-    let wish = Wish { query, staging, allow_shrink, path: settings::session_path() };
+    let wish = Wish { query, staging, allow_shrink, is_accepted: false, path: settings::session_path() };
     answer(settings::pinned(|| {
         replace(run::require_token(token)?, strategy.as_deref(), &wish, finish.unwrap_or(true))
     }))
@@ -105,6 +108,10 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     let target = open(&run)?;
     let source = Source::of(&run, &target, wish)?;
     let built = source.build(&run, &target)?;
+    built.inside(&run, &target)?;
+    if !wish.is_accepted {
+        audit::check(&run, &built.rows)?;
+    }
     let replacement = publish(&run, &target, &source, built, consent(&run, wish), finish)?;
     Ok(composite(
         "replacement",
@@ -120,6 +127,12 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     ))
 }
 
+/// Publishes the stage of a token, whatever it holds, for that reason.
+pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
+    let wish = Wish { allow_shrink: Some(reason.to_owned()), is_accepted: true, ..Wish::default() };
+    replace(token, None, &wish, true)
+}
+
 fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let run = run::fence(token)?;
     let target = open(&run)?;
@@ -127,9 +140,10 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let built = source.build(&run, &target)?;
     let consent = consent(&run, wish);
     // Before anything is written, so that what is refused can be kept in the same transaction.
-    let refusal = built.inside(&run, &target).and_then(|()| {
-        guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()).map(drop)
-    });
+    let refusal = built
+        .inside(&run, &target)
+        .and_then(|()| guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()))
+        .and_then(|_| audit::check(&run, &built.rows));
     match refusal {
         Ok(()) => publish(&run, &target, &source, built, consent, true).map(|_| None),
         Err(refusal) => {
@@ -326,7 +340,7 @@ impl Source {
             let names: Vec<&str> = columns.iter().map(String::as_str).collect();
             let query = select.rows_for(&target.table, &names);
             faithful(|| unsafe {
-                executor::select(query, select.text(), bounds, Sight::Transaction, &mut rows);
+                executor::select(query, select.text(), bounds, Sight::Transaction, None, &mut rows);
             });
             Ok(Built { columns, rows })
         })
@@ -431,7 +445,6 @@ fn publish(
     consent: Option<String>,
     finish: bool,
 ) -> Result<Replacement> {
-    built.inside(run, target)?;
     let replacement = match unchanged(run, target, &mut built.rows) {
         Some(replacement) => replacement,
         None => write(run, target, source, &mut built, consent)?,

@@ -235,8 +235,12 @@ fn serve(source: &mut Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) 
     };
     // Of windows that depend on each other only one is leased at a time.
     let want = if source.pipeline.depends_on_past { 1 } else { want };
-    if source.pipeline.depends_on_past && !role::as_ledger(|| sequence::is_idle(source)) {
-        return Ok(vec![]);
+    if source.pipeline.depends_on_past {
+        if !role::as_ledger(|| sequence::is_idle(source.pipeline.id)) {
+            return Ok(vec![]);
+        }
+        // A lease that ended just now, for this source or for another, may have left a window in the queue.
+        source.queued = true;
     }
     let role_name = role::name(who);
     // Above READ COMMITTED a second look would show the same, and the INSERT has answered with 40001.
@@ -302,9 +306,7 @@ fn hold(source: &mut Source, only: Option<Window>, want: usize) -> Option<Held> 
             windows = candidate::pick(source, only, pool.len().min(limit.len()));
         }
     }
-    // A plan's windows are in its list. Those of a live right the ledger may learn of here.
-    let settled = source.plan_id > 0 || grid::hold(&source.pipeline);
-    let used = if settled { windows.len().min(pool.len()).min(limit.len()) } else { 0 };
+    let used = windows.len().min(pool.len()).min(limit.len());
     windows.drain(used..).for_each(|window| release_window(source.pipeline.id, window.window_start));
     permit::give_back(source.pool_cap(), &pool.split_off(used.min(pool.len())));
     permit::give_back(source.limit_cap(), &limit.split_off(used.min(limit.len())));
@@ -332,26 +334,34 @@ fn has_dead(source: &Source) -> bool {
             .any(|(_, holder)| holder.is_dead())
 }
 
-const SIZES: &str = "SELECT o.slots, o.slots_before, COALESCE(pl.concurrency, p.max_active),
-        COALESCE(pl.concurrency_before, p.max_active_before)
+const SETTINGS: &str = "SELECT o.slots, o.slots_before, COALESCE(pl.concurrency, p.max_active),
+        COALESCE(pl.concurrency_before, p.max_active_before), p.grid_version
     FROM backfill.pipeline_data p
     JOIN backfill.pool_data o ON o.pool_id = $3
     LEFT JOIN backfill.plan_data pl ON pl.plan_id = $2
     WHERE p.pipeline_id = $1";
 
-/// Whether the caps are still those that the claim has read.
-fn are_sizes_current(source: &Source) -> bool {
-    let args = [source.pipeline.id.into(), source.plan_id.into(), source.pool_id.into()];
+/// Whether the caps and the grid are still those that the claim has read; the grid then stays so. A plan's windows
+/// are in its list, so that only a live source needs the grid.
+fn is_current(source: &Source) -> bool {
+    let (pipeline, is_live) = (&source.pipeline, source.plan_id == 0);
+    if is_live && !grid::hold(pipeline) {
+        return false;
+    }
+    let args = [pipeline.id.into(), source.plan_id.into(), source.pool_id.into()];
     let size = |row: &spi::Row, n| Size { now: row.at(n), before: row.at(n + 1) };
-    spi::latest(SIZES, &args, |row| (size(row, 1), size(row, 3))) == [(source.pool_size, source.limit)]
+    spi::latest(SETTINGS, &args, |row| {
+        let has_same_grid = !is_live || row.at::<i32>(5) == pipeline.grid_version;
+        has_same_grid && (size(row, 1), size(row, 3)) == (source.pool_size, source.limit)
+    }) == [true]
 }
 
-/// Holds permits of both caps for up to `want` windows; `None` if there is none of one of them, or if a cap was
-/// changed since it was read.
+/// Holds permits of both caps for up to `want` windows; `None` if there is none of one of them, or if a cap or the
+/// grid was changed since it was read.
 fn permits(source: &mut Source, want: usize) -> Option<(Vec<Permit>, Vec<Permit>)> {
     let limit = take(source, source.limit_cap(), source.limit, want)?;
     let pool = take(source, source.pool_cap(), source.pool_size, limit.len()).unwrap_or_default();
-    if pool.is_empty() || !are_sizes_current(source) {
+    if pool.is_empty() || !is_current(source) {
         permit::give_back(source.pool_cap(), &pool);
         permit::give_back(source.limit_cap(), &limit);
         return None;

@@ -76,12 +76,8 @@ fn look_again(passed: Passed) {
         run::void_reason_of_fenced(token)
     });
     if let Some(Some(why)) = why {
-        answer::<()>(Err(Error::new(
-            Code::Revoked,
-            format!("the lease of fencing token {token} was revoked: {why}"),
-        )
-        .detail("It was revoked while this transaction was open, so that it cannot commit.")
-        .hint("Claim again with SELECT * FROM backfill_claim(...).")));
+        answer::<()>(Err(run::revoked(token, &why)
+            .detail("It was revoked while this transaction was open, so that it cannot commit.")));
     }
 }
 

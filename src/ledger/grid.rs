@@ -84,10 +84,10 @@ fn is_current(pipeline: &Pipeline) -> bool {
     !spi::latest(CURRENT, &[pipeline.id.into(), pipeline.grid_version.into()], |_| ()).is_empty()
 }
 
-/// For a claim that is about to hand out windows which the ledger may not name yet: from here to the end of the
-/// transaction the grid stays as the claim read it. False if it did not, or is being changed.
+/// For a claim that may hand out windows which the ledger does not name yet: the grid is not changed from here to the
+/// end of the transaction. The claim then looks whether it is still the one that it read. False if it is being changed.
 pub fn hold(pipeline: &Pipeline) -> bool {
-    lock::try_shared(Key::Grid { pipeline: pipeline.id }) && is_current(pipeline)
+    lock::try_shared(Key::Grid { pipeline: pipeline.id })
 }
 
 /// For a call that waited for a lock that keeps the grid from being changed: 40001 if it was changed meanwhile.

@@ -1,6 +1,8 @@
 //! The ledger: its rows as Rust values, and the rules that more than one call needs.
 
+pub mod acceptance;
 pub mod adoption;
+pub mod audit;
 pub mod candidate;
 pub mod claim;
 pub mod effect;

@@ -126,7 +126,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 35] = [
+pub const FUNCTIONS: [(&str, Level); 39] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -140,6 +140,8 @@ pub const FUNCTIONS: [(&str, Level); 35] = [
     ("fence_check", Level::Work),
     ("replace_partition", Level::Work),
     ("replace_or_keep", Level::Work),
+    ("quarantine_accept", Level::Operate),
+    ("quarantine_discard", Level::Operate),
     ("backfill_plan", Level::Operate),
     ("backfill_approve", Level::Operate),
     ("backfill_cancel", Level::Operate),
@@ -158,6 +160,8 @@ pub const FUNCTIONS: [(&str, Level); 35] = [
     ("pipeline_pause", Level::Operate),
     ("pipeline_resume", Level::Operate),
     ("pipeline_alter", Level::Owner),
+    ("pipeline_audit", Level::Owner),
+    ("pipeline_audit_drop", Level::Owner),
     ("pipeline_rename", Level::Owner),
     ("pipeline_drop", Level::Owner),
     ("pipeline_grant", Level::Owner),

@@ -203,12 +203,10 @@ impl Run {
     }
 
     fn revoked(&self, why: &str) -> Error {
-        Error::new(Code::Revoked, format!("the lease of fencing token {} was revoked: {why}", self.token))
-            .detail(format!(
-                "Token {} was for window {} of pipeline \"{}\".",
-                self.token, self.window_key, self.pipeline.name
-            ))
-            .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(...).")
+        revoked(self.token, why).detail(format!(
+            "Token {} was for window {} of pipeline \"{}\".",
+            self.token, self.window_key, self.pipeline.name
+        ))
     }
 
     /// The zone that counts for its window.
@@ -230,6 +228,12 @@ impl Run {
         // The UPDATE may have waited: what could void the run is read in a later statement.
         self.require_valid()
     }
+}
+
+/// The error for a lease that a person's call has ended (BF002).
+pub fn revoked(token: i64, why: &str) -> Error {
+    Error::new(Code::Revoked, format!("the lease of fencing token {token} was revoked: {why}"))
+        .hint("Drop what this attempt made and claim again with SELECT * FROM backfill_claim(...).")
 }
 
 /// What an update of an open run that found no row means.
@@ -263,6 +267,11 @@ pub fn require_token(token: Option<i64>) -> Result<i64> {
             .detail("The token says which window is written, and by which attempt.")
             .hint("SELECT * FROM backfill_claim(...) gives a lease with its token.")
     })
+}
+
+/// The run of a token whose caller may work on it, however it ended.
+pub fn of_any_outcome(token: i64) -> Result<Run> {
+    Run::load(token).map(|(run, _)| run)
 }
 
 /// The open run of a token whose caller may work on it, without passing the fence.

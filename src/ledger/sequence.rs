@@ -12,7 +12,6 @@
 use crate::domain::lifecycle::{Outcome, State};
 use crate::domain::zone::Instant;
 use crate::error::Result;
-use crate::ledger::claim::Source;
 use crate::ledger::permit::Holder;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::takeover;
@@ -39,10 +38,9 @@ const OPEN: &str = "SELECT r.token, r.plan_id, r.window_start,
     LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
     WHERE r.ended_at IS NULL";
 
-/// Whether no window of the source's pipeline is leased, and none will be to anyone else before this transaction
-/// ends. Ends the leases that are dead.
-pub fn is_idle(source: &mut Source) -> bool {
-    let pipeline_id = source.pipeline.id;
+/// Whether no window of the pipeline is leased, and none will be to anyone else before this transaction ends. Ends the
+/// leases that are dead, which may put windows into the queue.
+pub fn is_idle(pipeline_id: i64) -> bool {
     if !lock::try_exclusive(Key::Sequence { pipeline: pipeline_id }) {
         return false;
     }
@@ -53,8 +51,6 @@ pub fn is_idle(source: &mut Source) -> bool {
         window_start: row.at(3),
         expired: row.at(4),
     });
-    // A lease that another source of this claim ended may have left a window in the queue.
-    source.queued = true;
     open.iter().all(|holder| holder.is_dead() && takeover::take_over(holder))
 }
 

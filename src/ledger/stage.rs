@@ -1,11 +1,22 @@
 //! Staging tables: one per token, for rows that arrive by COPY, and for refused ones.
 //!
+//! ```text
+//!   backfill_stage ─▶ loading ─▶ (dropped by replace_partition)
+//!                       │  backfill_fail          ┌▶ (dropped by quarantine_discard, or swept after 30 days)
+//!                       ├──────────▶ quarantined ─┤
+//!                       │                         └▶ loading, under a new token: quarantine_accept
+//!                       └─ its run ended without it, or was revoked ─▶ dead ─▶ (swept)
+//! ```
+//!
+//! Which of these a stage is, is derived (backfill.stage_state_data). Whoever makes a stage sweeps some of the same
+//! pipeline, so that none pile up where no one ever calls `backfill_sweep`. A sweep takes what is idle: it waits for nobody.
+//!
 //! They are logged: a crash must not leave an empty stage that would then be published as an empty slice, and
 //! rows in quarantine are kept for a person. They belong to the ledger, in whose schema nobody else may create
 //! tables, and are granted to whoever works on the token.
 
 use crate::ledger::run::Run;
-use crate::postgres::{executor, quote, role, spi, target};
+use crate::postgres::{executor, quote, role, spi, subtransaction, target};
 use pgrx::pg_sys;
 
 /// What a stage is for.
@@ -28,12 +39,30 @@ pub struct Stage {
 const FIND: &str = "SELECT relation::pg_catalog.oid FROM backfill.stage_data
     WHERE token = $1 AND quarantined_at IS NULL";
 
+const FIND_KEPT: &str = "SELECT relation::pg_catalog.oid FROM backfill.stage_data
+    WHERE token = $1 AND quarantined_at IS NOT NULL";
+
 const OWNER: &str = "SELECT token FROM backfill.stage_data WHERE relation::pg_catalog.oid = $1";
 
 const INSERT: &str = "INSERT INTO backfill.stage_data (token, pipeline_id, relation, made_by)
     VALUES ($1, $2, $3::pg_catalog.regclass, $4)";
 
 const DELETE: &str = "DELETE FROM backfill.stage_data WHERE token = $1";
+
+const HAND_OVER: &str = "UPDATE backfill.stage_data
+    SET token = $2, quarantined_at = NULL, reason = NULL, rows = NULL, sqlstate = NULL WHERE token = $1";
+
+const ROWS: &str = "SELECT rows FROM backfill.stage_data WHERE token = $1";
+
+/// The dead ones and those kept for long enough, oldest first.
+const SWEEPABLE: &str = "SELECT s.token, s.relation::pg_catalog.oid FROM backfill.stage_state_data s
+    WHERE (s.state = 'dead' OR s.kept_until < pg_catalog.clock_timestamp()) AND ($1 IS NULL OR s.pipeline_id = $1)
+    ORDER BY s.token";
+
+const BYTES: &str = "SELECT pg_catalog.pg_total_relation_size($1::pg_catalog.regclass)";
+
+/// Stages that one makes room for: each costs the maker a lock.
+const SWEPT_BY_MAKER: usize = 4;
 
 /// The declarations of a stage's columns. A column that the target always generates is left out; one that it
 /// generates by default draws from the target's own sequence, so that numbers do not repeat.
@@ -56,15 +85,23 @@ impl Stage {
         relation.map(|relation| Self { token, relation })
     }
 
+    /// The stage of a token whose rows are in quarantine.
+    pub fn in_quarantine(token: i64) -> Option<Self> {
+        let relation =
+            role::as_ledger(|| spi::latest(FIND_KEPT, &[token.into()], |row| row.at(1)).into_iter().next());
+        relation.map(|relation| Self { token, relation })
+    }
+
     /// Makes the stage of a fenced run, shaped like `target`.
     pub fn create(run: &Run, target: pg_sys::Oid, purpose: Purpose) -> Self {
+        sweep(Some(run.pipeline.id), SWEPT_BY_MAKER);
         let token = run.token;
         let maker = role::name(role::caller());
         role::as_ledger(|| {
             let strict = purpose == Purpose::Loading;
             let columns =
                 spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1));
-            let table = table(token);
+            let table = format!("backfill.stage_{token}");
             executor::write(&format!("CREATE TABLE {table} ({})", columns.join(", ")), None, None);
             let relation = unsafe {
                 let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
@@ -78,7 +115,18 @@ impl Stage {
 
     /// The name with its schema.
     pub fn table(&self) -> String {
-        table(self.token)
+        quote::relation(self.relation)
+    }
+
+    /// How many rows it had when it came into quarantine.
+    pub fn rows(&self) -> i64 {
+        let rows = role::as_ledger(|| spi::first(ROWS, &[self.token.into()], |row| row.get(1)));
+        rows.flatten().unwrap_or(0)
+    }
+
+    /// Takes its rows out of quarantine, for another token to publish.
+    pub fn hand_over(self, token: i64) {
+        role::as_ledger(|| spi::run(HAND_OVER, &[self.token.into(), token.into()]));
     }
 
     /// Lets a role fill, change and read it, if it may not yet.
@@ -100,6 +148,13 @@ impl Stage {
             spi::run(DELETE, &[self.token.into()]);
             executor::write(&format!("DROP TABLE {}", self.table()), None, None);
         });
+    }
+
+    /// Drops it if no transaction uses it, and nothing that somebody made depends on it.
+    pub fn drop_if_idle(&self) -> bool {
+        let mode = pg_sys::AccessExclusiveLock as i32;
+        let idle = unsafe { pg_sys::ConditionalLockRelationOid(self.relation, mode) };
+        idle && subtransaction::attempt(|| self.drop()).is_ok()
     }
 
     /// Keeps its rows for a person: from here on they can be read but not changed, by the pipeline's owner too.
@@ -128,6 +183,26 @@ impl Stage {
     }
 }
 
-fn table(token: i64) -> String {
-    format!("backfill.stage_{token}")
+/// Drops stages that nobody can use any more, of one pipeline or of all, at most so many; says how many are gone, and how
+/// many are left: those in use, those that something depends on, and those beyond the limit.
+pub fn sweep(pipeline_id: Option<i64>, at_most: usize) -> (i64, i64) {
+    role::as_ledger(|| {
+        let stages = spi::latest(SWEEPABLE, &[pipeline_id.into()], |row| Stage {
+            token: row.at(1),
+            relation: row.at(2),
+        });
+        let dropped = stages.iter().filter(|stage| stage.drop_if_idle()).take(at_most).count();
+        (dropped as i64, (stages.len() - dropped) as i64)
+    })
+}
+
+/// What a relation takes on disk; `None` while a transaction keeps others from looking.
+pub fn bytes(relation: pg_sys::Oid) -> Option<i64> {
+    let mode = pg_sys::AccessShareLock as i32;
+    if !unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) } {
+        return None;
+    }
+    let bytes = spi::read(BYTES, &[relation.into()], |row| row.get(1)).into_iter().next().flatten();
+    unsafe { pg_sys::UnlockRelationOid(relation, mode) };
+    bytes
 }

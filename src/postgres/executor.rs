@@ -3,6 +3,7 @@
 //! A SELECT hands its rows on one by one, as they are made: SPI would keep all of them in memory before the
 //! first could be looked at.
 
+use crate::postgres::named::Named;
 use crate::postgres::quote;
 use crate::postgres::rows::Rows;
 use pgrx::{pg_guard, pg_sys};
@@ -90,12 +91,14 @@ unsafe extern "C-unwind" fn nothing(_this: *mut pg_sys::DestReceiver) {}
 /// Runs an analysed SELECT, whose `text` is for error positions.
 ///
 /// # Safety
-/// `query` is an analysed SELECT whose relations are locked, and belongs to this call: rewriting changes it.
+/// `query` is an analysed SELECT whose relations are locked, and belongs to this call: rewriting changes it. `named` is
+/// what it was analysed with.
 pub unsafe fn select(
     query: *mut pg_sys::Query,
     text: &CStr,
     parameters: Pair,
     sight: Sight,
+    named: Option<&Named>,
     sink: &mut dyn Sink,
 ) {
     unsafe {
@@ -132,7 +135,7 @@ pub unsafe fn select(
             std::ptr::null_mut(),
             (&raw mut receiver).cast(),
             params,
-            std::ptr::null_mut(),
+            named.map_or(std::ptr::null_mut(), Named::environment),
             0,
         );
         let forward = pg_sys::ScanDirection::ForwardScanDirection;

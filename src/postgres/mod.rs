@@ -7,6 +7,7 @@ pub mod datum;
 pub mod digest;
 pub mod executor;
 pub mod lock;
+pub mod named;
 pub mod query;
 pub mod quote;
 pub mod random;

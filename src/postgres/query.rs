@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Error, Result, faithful};
 use crate::postgres::author::Author;
+use crate::postgres::named::Named;
 use crate::postgres::table::Table;
 use crate::postgres::{digest, quote, settings};
 use pgrx::pg_sys;
@@ -70,7 +71,12 @@ unsafe fn has_into(mut select: *mut pg_sys::SelectStmt) -> bool {
     }
 }
 
-fn analyse(raw: *mut pg_sys::RawStmt, text: &CStr, parameter: pg_sys::Oid) -> *mut pg_sys::Query {
+fn analyse(
+    raw: *mut pg_sys::RawStmt,
+    text: &CStr,
+    parameter: pg_sys::Oid,
+    named: Option<&Named>,
+) -> *mut pg_sys::Query {
     let types = [parameter; 2];
     unsafe {
         pg_sys::parse_analyze_fixedparams(
@@ -78,7 +84,7 @@ fn analyse(raw: *mut pg_sys::RawStmt, text: &CStr, parameter: pg_sys::Oid) -> *m
             text.as_ptr(),
             types.as_ptr(),
             types.len() as i32,
-            std::ptr::null_mut(),
+            named.map_or(std::ptr::null_mut(), Named::environment),
         )
     }
 }
@@ -86,6 +92,15 @@ fn analyse(raw: *mut pg_sys::RawStmt, text: &CStr, parameter: pg_sys::Oid) -> *m
 impl Select {
     /// Reads a user's text. Its author and settings are the caller's to see to.
     pub fn read(text: &str) -> Result<Self> {
+        Self::parse(text, None)
+    }
+
+    /// The same for a text that may also read rows of ours.
+    pub fn over(text: &str, named: &Named) -> Result<Self> {
+        Self::parse(text, Some(named))
+    }
+
+    fn parse(text: &str, named: Option<&Named>) -> Result<Self> {
         let text = quote::c_string(text);
         unsafe {
             let statements = faithful(|| pg_sys::pg_parse_query(text.as_ptr()));
@@ -103,7 +118,7 @@ impl Select {
             if has_into((*raw).stmt.cast()) {
                 return Err(refuse("a query must not write", "The text is a SELECT INTO."));
             }
-            let query = faithful(|| analyse(copy(raw), &text, pg_sys::TIMESTAMPTZOID));
+            let query = faithful(|| analyse(copy(raw), &text, pg_sys::TIMESTAMPTZOID, named));
             if (*query).hasModifyingCTE {
                 return Err(refuse(
                     "a query must not write",
@@ -120,7 +135,7 @@ impl Select {
         unsafe {
             let statements = pg_sys::pg_parse_query(text.as_ptr());
             let raw: *mut pg_sys::RawStmt = pg_sys::list_nth(statements, 0).cast();
-            let query = analyse(copy(raw), &text, parameter);
+            let query = analyse(copy(raw), &text, parameter, None);
             Self { text, raw, query }
         }
     }
@@ -136,12 +151,19 @@ impl Select {
 
     /// How many columns its rows have.
     pub fn width(&self) -> usize {
+        self.types().len()
+    }
+
+    /// The types of the columns of its rows.
+    pub fn types(&self) -> Vec<pg_sys::Oid> {
         unsafe {
             let list = (*self.query).targetList;
             let count = if list.is_null() { 0 } else { (*list).length };
             (0..count)
-                .filter(|i| !(*pg_sys::list_nth(list, *i).cast::<pg_sys::TargetEntry>()).resjunk)
-                .count()
+                .map(|i| pg_sys::list_nth(list, i).cast::<pg_sys::TargetEntry>())
+                .filter(|entry| !(**entry).resjunk)
+                .map(|entry| pg_sys::exprType((*entry).expr.cast()))
+                .collect()
         }
     }
 
@@ -172,7 +194,7 @@ impl Select {
             (*raw).stmt_location = (*self.raw).stmt_location;
             (*raw).stmt_len = (*self.raw).stmt_len;
 
-            let query = analyse(raw, &self.text, pg_sys::TIMESTAMPTZOID);
+            let query = analyse(raw, &self.text, pg_sys::TIMESTAMPTZOID, None);
             let into: *mut pg_sys::RangeTblEntry = pg_sys::list_nth((*query).rtable, 0).cast();
             assert_eq!((*into).relid, target.oid, "the target was renamed while it was locked");
             // What is read is range 2, or nothing where the query is a single VALUES.

@@ -159,7 +159,7 @@ impl Segment {
         let look = || {
             let select = Select::of_ours(sql, bounds.type_oid);
             let query = select.query();
-            unsafe { executor::select(query, select.text(), bounds, Sight::Now, sink) };
+            unsafe { executor::select(query, select.text(), bounds, Sight::Now, None, sink) };
         };
         Author::Role(self.table.owner).run(|| settings::for_slice(|| faithful(look)));
     }

@@ -1,5 +1,6 @@
 //! Slices, where one backend is enough to see it. What takes several is in `tests/slices.rs`.
 
+mod audits;
 mod digests;
 mod queries;
 mod replacing;

@@ -134,7 +134,9 @@ mod tests {
             ));
             let mut own = Digests::default();
             let select = Select::of_ours("SELECT v FROM public.many", pg_sys::TIMESTAMPTZOID);
-            unsafe { executor::select(select.query(), select.text(), bounds, Sight::Transaction, &mut own) };
+            unsafe {
+                executor::select(select.query(), select.text(), bounds, Sight::Transaction, None, &mut own)
+            };
             let expected: Vec<(String, String)> = settings::for_text(|| {
                 Spi::connect(|client| {
                     let rows = client.select("SELECT format('%s', v) FROM public.many", None, &[]).unwrap();
