@@ -103,3 +103,23 @@ fn one_bad_window_of_ten_leased_at_once_fails_alone() {
     assert_eq!(worker.lines("SELECT state, done, failed FROM backfill.plans"), ["partial|9|1"]);
     worker.assert_data_is_the_ledger();
 }
+
+/// As jsonb itself keeps it.
+#[test]
+fn json_comes_back_as_it_was_given() {
+    let database = daily("");
+    let mut session = database.connect();
+    let json = r#"{"id": 123456789012345678901234567890, "rate": 1.50, "tiny": 1e-400}"#;
+    let plan = session.draft(&format!("'2024-01-01', '2024-01-02', 'test', params => '{json}'"));
+    session.approve(plan).unwrap();
+    let kept: String = session.one("SELECT $1::text::jsonb::text", &[&json]);
+    assert!(kept.contains("1.50") && kept.contains("123456789012345678901234567890"), "{kept}");
+    let token: i64 = session.one(
+        "SELECT token FROM backfill_claim('w', pipelines => ARRAY['daily']) WHERE params::text = $1",
+        &[&kept],
+    );
+    session.run(&format!("SELECT backfill_heartbeat({token}, '{json}')"));
+    assert_eq!(session.lines("SELECT params, progress FROM backfill.leases"), [format!("{kept}|{kept}")]);
+    session.run(&format!("SELECT backfill_finish({token}, metrics => '{json}')"));
+    assert_eq!(session.lines("SELECT metrics FROM backfill.runs"), [kept]);
+}
