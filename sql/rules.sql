@@ -115,9 +115,7 @@ SELECT DISTINCT ON (r.plan_id, r.seq) r.*,
                WHERE q.pipeline_id = r.pipeline_id AND q.plan_id = r.plan_id AND q.window_start = r.window_start) AS requeued,
        EXISTS (SELECT FROM backfill.closing_data s
                WHERE s.pipeline_id = r.pipeline_id AND s.window_start = r.window_start AND s.mark = 'skipped'
-                 AND (s.in_force OR s.plan_id = r.plan_id)) AS skipped,
-       EXISTS (SELECT FROM backfill.closing_data c
-               WHERE c.pipeline_id = r.pipeline_id AND c.window_start = r.window_start AND c.last_token >= r.token) AS closed
+                 AND (s.in_force OR s.plan_id = r.plan_id)) AS skipped
 FROM backfill.run_data r
 WHERE r.plan_id > 0
 ORDER BY r.plan_id, r.seq, r.turn DESC;
@@ -144,7 +142,9 @@ FROM backfill.plan_data pl
 CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) FILTER (WHERE r.outcome = 'done' AND NOT r.skipped) AS done,
            pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'expired', 'refused') AND NOT r.requeued AND NOT r.skipped) AS failed,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL AND NOT r.closed AND pl.state IN ('approved', 'paused')) AS running,
+           -- There are no more open runs than the plan has slots.
+           pg_catalog.count(*) FILTER (WHERE CASE WHEN r.outcome IS NULL THEN (
+               SELECT v.void_reason IS NULL FROM backfill.run_void_data v WHERE v.token = r.token) ELSE false END) AS running,
            pg_catalog.count(*) AS started,
            pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped) AS ended,
            pg_catalog.count(*) FILTER (WHERE (r.outcome IS NOT NULL AND NOT r.requeued OR r.skipped) AND r.seq <= pl.canary) AS canary_ended
