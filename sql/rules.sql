@@ -87,14 +87,17 @@ WHERE r.ended_at IS NULL;
 COMMENT ON VIEW backfill.open_run_data IS 'The open runs, void ones included.';
 
 -- Windows of an active plan that were not handed out yet, or will be again: the places of its list behind the highest
--- that was reached, those that the queue names, and the holes. In time that does not depend on the size of the plan.
+-- that was reached, but for skipped ones, those that the queue names, and the holes that are known. In time that does not
+-- depend on the size of the plan: places that were passed over count once a claim has been at the end of the list.
 CREATE VIEW backfill.plan_waiting_data AS
 SELECT pl.plan_id,
        CASE WHEN EXISTS (
                 SELECT FROM backfill.plan_cursor_data c WHERE c.plan_id = pl.plan_id AND c.swept = pl.generation) THEN 0
-            ELSE pl.windows - COALESCE((
-                SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = pl.plan_id AND r.in_order
-                ORDER BY r.seq DESC LIMIT 1), 0)
+            ELSE pl.windows - reached.seq - (
+                SELECT pg_catalog.count(DISTINCT w.seq) FROM backfill.closing_data s
+                JOIN backfill.plan_window_data w ON w.pipeline_id = s.pipeline_id AND w.window_start = s.window_start
+                WHERE s.pipeline_id = pl.pipeline_id AND s.mark = 'skipped' AND (s.in_force OR s.plan_id = pl.plan_id)
+                  AND w.plan_id = pl.plan_id AND w.seq > reached.seq)
        END
        + (SELECT pg_catalog.count(*) FROM backfill.requeue_data q
           JOIN backfill.owned_data o ON o.pipeline_id = q.pipeline_id AND o.window_start = q.window_start
@@ -105,6 +108,10 @@ SELECT pl.plan_id,
           WHERE h.plan_id = pl.plan_id AND o.plan_id = pl.plan_id AND NOT o.started)
        AS windows
 FROM backfill.plan_data pl
+CROSS JOIN LATERAL (
+    SELECT COALESCE((SELECT r.seq FROM backfill.run_data r WHERE r.plan_id = pl.plan_id AND r.in_order
+                     ORDER BY r.seq DESC LIMIT 1), 0) AS seq
+) reached
 WHERE pl.state IN ('approved', 'paused');
 COMMENT ON VIEW backfill.plan_waiting_data IS 'How many windows each active plan has still to hand out.';
 
@@ -125,17 +132,17 @@ COMMENT ON VIEW backfill.plan_run_data IS 'How the windows of each plan stand in
 CREATE VIEW backfill.plan_count_data AS
 SELECT pl.plan_id, n.done, n.failed, n.running, n.started, n.ended, skipped.windows AS skipped,
        n.ended + skipped.windows >= pl.windows AS is_over,
-       pl.canary IS NOT NULL AND n.canary_ended >= pl.canary AS is_canary_over,
+       pl.canary IS NOT NULL AND n.canary_ended + skipped.canary >= pl.canary AS is_canary_over,
        CASE WHEN pl.state = 'paused' THEN pl.paused_by
             WHEN pl.state <> 'approved' THEN NULL
             WHEN stop.token IS NOT NULL THEN 'on_failure'
-            WHEN n.canary_ended >= pl.canary THEN 'canary' END AS paused_by,
+            WHEN n.canary_ended + skipped.canary >= pl.canary THEN 'canary' END AS paused_by,
        CASE WHEN pl.state = 'paused' THEN pl.pause_reason
             WHEN stop.token IS NOT NULL THEN pg_catalog.format('token %s failed for good', stop.token)
             ELSE pg_catalog.format('the first %s windows have run', pl.canary) END AS pause_reason,
        CASE WHEN pl.state NOT IN ('approved', 'paused') THEN pl.state
             WHEN n.ended + skipped.windows >= pl.windows THEN CASE WHEN n.failed > 0 THEN 'partial' ELSE 'completed' END
-            WHEN pl.state = 'paused' OR stop.token IS NOT NULL OR n.canary_ended >= pl.canary THEN 'paused'
+            WHEN pl.state = 'paused' OR stop.token IS NOT NULL OR n.canary_ended + skipped.canary >= pl.canary THEN 'paused'
             WHEN n.started > 0 THEN 'running'
             ELSE 'approved' END AS state
 FROM backfill.plan_data pl
@@ -147,12 +154,13 @@ CROSS JOIN LATERAL (
                SELECT v.void_reason IS NULL FROM backfill.run_void_data v WHERE v.token = r.token) ELSE false END) AS running,
            pg_catalog.count(*) AS started,
            pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped) AS ended,
-           pg_catalog.count(*) FILTER (WHERE (r.outcome IS NOT NULL AND NOT r.requeued OR r.skipped) AND r.seq <= pl.canary) AS canary_ended
+           pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped AND r.seq <= pl.canary) AS canary_ended
     FROM backfill.plan_run_data r
     WHERE r.pipeline_id = pl.pipeline_id AND r.plan_id = pl.plan_id
 ) n
 CROSS JOIN LATERAL (
-    SELECT pg_catalog.count(*) AS windows FROM backfill.plan_window_data w
+    SELECT pg_catalog.count(*) AS windows, pg_catalog.count(*) FILTER (WHERE w.seq <= pl.canary) AS canary
+    FROM backfill.plan_window_data w
     WHERE w.plan_id = pl.plan_id
       AND EXISTS (SELECT FROM backfill.closing_data s
                   WHERE s.pipeline_id = w.pipeline_id AND s.window_start = w.window_start AND s.mark = 'skipped'
@@ -173,11 +181,11 @@ WITH held AS (
     WHERE r.void_reason IS NULL AND r.lease_until >= pg_catalog.clock_timestamp()
 ), source AS (
     SELECT p.pipeline_id, 0::bigint AS plan_id, p.pool_id, p.max_active AS at_once, p.paused_by, p.pause_reason,
-           pg_catalog.format('pipeline "%s"', p.name) AS name, p.depends_on_past
+           pg_catalog.format('pipeline "%s"', p.name) AS name, p.depends_on_past, false AS in_order
     FROM backfill.pipeline_data p
     UNION ALL
     SELECT pl.pipeline_id, pl.plan_id, pl.pool_id, pl.concurrency, n.paused_by, n.pause_reason,
-           pg_catalog.format('plan %s', pl.plan_id), p.depends_on_past
+           pg_catalog.format('plan %s', pl.plan_id), p.depends_on_past, pl.ordering = 'sequential'
     FROM backfill.plan_data pl
     JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id
     JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
@@ -205,7 +213,11 @@ CROSS JOIN LATERAL (
         (4, n.in_source >= s.at_once, s.name,
          pg_catalog.format('%s is full: it holds %s of %s leases', s.name, n.in_source, s.at_once)),
         (5, s.depends_on_past AND n.in_pipeline > 0, s.name,
-         'its windows run one at a time, and one is leased')
+         'its windows run one at a time, and one is leased'),
+        (6, s.in_order AND EXISTS (
+                SELECT FROM backfill.requeue_data q
+                WHERE q.pipeline_id = s.pipeline_id AND q.plan_id = s.plan_id AND q.due_at > pg_catalog.clock_timestamp()),
+         s.name, 'its windows run in order, and one of them waits to be tried again')
     ) c (rank, holds, blocked_by, reason)
     WHERE c.holds ORDER BY c.rank LIMIT 1
 ) x;

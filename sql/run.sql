@@ -37,6 +37,7 @@ CREATE TABLE backfill.run_data (
     started_at     timestamptz NOT NULL,
     expires_at     timestamptz NOT NULL,                -- until a heartbeat says later
     fence_xid      xid8,                                -- the newest transaction that passed the fence
+    published_at   timestamptz,                         -- when its rows became the window's slice, however it ended then
     ended_at       timestamptz,
     outcome        text        CHECK (outcome IN ('done', 'failed', 'refused', 'released', 'expired', 'revoked')),
     rows           bigint,
@@ -46,7 +47,7 @@ CREATE TABLE backfill.run_data (
     sqlstate       text,
     metrics        jsonb,
     has_effects    boolean     NOT NULL DEFAULT false,  -- it emitted some that its end makes ready
-    CHECK ((ended_at IS NULL) = (outcome IS NULL)),
+    CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (outcome <> 'done' OR published_at IS NOT NULL)),
     -- Rows that were in the target before the ledger knew them: nobody produced them under a lease.
     CHECK (run_kind <> 'adopted' OR outcome = 'done' AND attempt = 0 AND worker IS NULL)
 ) WITH (fillfactor = 70);
@@ -56,7 +57,7 @@ CREATE UNIQUE INDEX run_pool ON backfill.run_data (pool_id, pool_slot, pool_gen)
 CREATE UNIQUE INDEX run_limit ON backfill.run_data (pipeline_id, plan_id, limit_slot, limit_gen);
 -- How far claims have come with the list of a plan. A window that was asked for by its key moves nobody on.
 CREATE INDEX run_plan ON backfill.run_data (plan_id, seq) WHERE in_order;
-COMMENT ON TABLE backfill.run_data IS 'The log of attempts. The open ones are the leases; the newest done one of a window is its slice.';
+COMMENT ON TABLE backfill.run_data IS 'The log of attempts. The open ones are the leases; the newest one of a window that published rows is its slice.';
 
 CREATE TABLE backfill.heartbeat_data (
     token      bigint      NOT NULL PRIMARY KEY,

@@ -118,13 +118,13 @@ COMMENT ON VIEW backfill.plan_declined IS 'Windows of a plan''s range that are n
 CREATE VIEW backfill.slice_history WITH (security_barrier) AS
 SELECT v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
        r.window_start, r.window_end, p.target, r.token, r.code_version, NULLIF(r.plan_id, 0) AS plan_id, r.worker,
-       r.as_of, r.rows, r.digest, r.allow_shrink, r.ended_at AS published_at,
-       pg_catalog.lead(r.ended_at) OVER (PARTITION BY r.pipeline_id, r.window_start ORDER BY r.turn) AS replaced_at
+       r.as_of, r.rows, r.digest, r.allow_shrink, r.published_at,
+       pg_catalog.lead(r.published_at) OVER (PARTITION BY r.pipeline_id, r.window_start ORDER BY r.turn) AS replaced_at
 FROM backfill.run_data r
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
-WHERE r.outcome = 'done';
-COMMENT ON VIEW backfill.slice_history IS 'Every slice that was ever published; replaced_at is NULL for the one that the target holds now.';
+WHERE r.published_at IS NOT NULL;
+COMMENT ON VIEW backfill.slice_history IS 'Every slice that was ever published, also by an attempt that did not end as done; replaced_at is NULL for the one that the target holds now.';
 
 CREATE VIEW backfill.slices WITH (security_barrier) AS
 SELECT pipeline, window_key, window_start, window_end, target, token, code_version, plan_id, worker, as_of, rows,

@@ -292,3 +292,35 @@ fn a_query_given_at_the_call_is_recorded_as_what_built_the_slice() {
     );
     assert!(own, "the slice carries the fingerprint of the query that made it");
 }
+
+/// What is committed is the slice, also if the attempt that wrote it does not end well.
+#[test]
+fn rows_published_by_an_attempt_that_fails_are_on_record_as_its_slice() {
+    let database = shop();
+    let mut session = database.connect();
+    let slices = "SELECT window_key, token, rows FROM backfill.slices ORDER BY window_key";
+    let first = tokens(&mut session, &[1])[0];
+    session.run(&format!("SELECT replace_partition({first})"));
+    let [second, cancelled] = tokens(&mut session, &[1, 2])[..] else { unreachable!() };
+    let some =
+        "query => 'SELECT at, amount FROM source WHERE at >= $1 AND at < $2 LIMIT 20', finish => false";
+    for token in [second, cancelled] {
+        session.run(&format!("SELECT replace_partition({token}, {some})"));
+    }
+    let written = [format!("2024-03-01|{second}|20"), format!("2024-03-02|{cancelled}|20")];
+    assert_eq!(session.lines(slices), written);
+    session.run(&format!("SELECT backfill_fail({second}, 'the mail did not go out', false)"));
+    session.run(&format!(
+        "SELECT backfill_cancel(plan_id, 'enough') FROM backfill.leases WHERE token = {cancelled}"
+    ));
+    assert_eq!(session.lines(slices), written);
+    assert_eq!(
+        session.lines("SELECT window_key, state FROM pipeline_windows('sales', '2024-03-01', '2024-03-03')"),
+        ["2024-03-01|failed", "2024-03-02|done"]
+    );
+    assert_eq!(session.lines("SELECT count(*) FROM sales"), ["40"]);
+    assert_eq!(
+        session.lines("SELECT token, replaced_at IS NULL FROM backfill.slice_history WHERE window_key = '2024-03-01' ORDER BY token"),
+        [format!("{first}|f"), format!("{second}|t")]
+    );
+}

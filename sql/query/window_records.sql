@@ -3,20 +3,20 @@
 -- newest slice that is not what was there before.
 WITH runs AS (
     SELECT r.token, r.pipeline_id, r.plan_id, r.window_start, r.turn, r.attempt, r.worker, r.code_version, r.rows,
-           r.error, r.ended_at, r.outcome, r.lease_until, r.digest, r.run_kind,
+           r.error, r.ended_at, r.published_at, r.outcome, r.lease_until, r.digest, r.run_kind,
            CASE WHEN r.ended_at IS NULL THEN r.void_reason END AS void_reason
     FROM backfill.run_void_data r
     WHERE r.pipeline_id = $1 AND r.window_start >= $2 AND r.window_start < $3
 ), newest AS (
     SELECT DISTINCT ON (window_start) * FROM runs ORDER BY window_start, turn DESC
 ), slice AS (
-    SELECT DISTINCT ON (window_start) * FROM runs WHERE outcome = 'done' ORDER BY window_start, turn DESC
+    SELECT DISTINCT ON (window_start) * FROM runs WHERE published_at IS NOT NULL ORDER BY window_start, turn DESC
 ), changed AS (
     SELECT d.window_start, pg_catalog.max(d.token) AS token
     FROM (
         SELECT window_start, token, digest, run_kind,
                pg_catalog.lag(digest) OVER (PARTITION BY window_start ORDER BY turn) AS before
-        FROM runs WHERE outcome = 'done'
+        FROM runs WHERE published_at IS NOT NULL
     ) d
     WHERE (d.digest IS NULL OR d.digest IS DISTINCT FROM d.before) AND d.run_kind <> 'adopted'
     GROUP BY d.window_start
@@ -41,7 +41,7 @@ SELECT k.window_start, n.token, n.plan_id, n.attempt, n.outcome,
        n.worker, n.error, n.lease_until,
        -- The next claim puts a live window back in the queue whose lease was ended by others.
        q.window_start IS NOT NULL OR COALESCE(n.plan_id = 0 AND n.void_reason IS NOT NULL, false), CASE WHEN q.rank = 1 THEN q.due_at END,
-       s.token, s.code_version, s.rows, s.ended_at,
+       s.token, s.code_version, s.rows, s.published_at,
        o.plan_id, n.turn, m.mark, m.reason, m.marked_by, m.marked_at, m.token, c.token
 FROM keys k
 LEFT JOIN newest n ON n.window_start = k.window_start

@@ -426,6 +426,11 @@ const CANCEL: &str = "UPDATE backfill.plan_data
     SET state = 'cancelled', cancelled_by = $2, cancelled_at = pg_catalog.clock_timestamp(), cancel_reason = $3
     WHERE plan_id = $1";
 
+/// From the end of the list, where a plan that has not ended has a window of its own at once.
+const OWNS: &str = "SELECT 1 FROM backfill.owned_data WHERE plan_id = $1 ORDER BY seq DESC LIMIT 1";
+
+const OWNED: &str = "SELECT pg_catalog.count(*) FROM backfill.owned_data WHERE plan_id = $1";
+
 const WAITING: &str = "SELECT windows FROM backfill.plan_waiting_data WHERE plan_id = $1";
 
 fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> {
@@ -445,15 +450,20 @@ fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> 
             spi::first(WAITING, &[plan_id.into()], |row| row.at(1)).unwrap_or(0)
         };
         let revoked = held.len() as i64;
-        if plan.state != "draft" && freed + revoked == 0 {
+        if plan.state != "draft" && spi::first(OWNS, &[plan_id.into()], |_| ()).is_none() {
             return Err(Error::new(Code::NotInState, format!("plan {plan_id} cannot be cancelled"))
                 .detail("It has ended: every window of it has.")
                 .hint("SELECT * FROM backfill.plans shows how."));
         }
+        // Claims have passed over all that is left, and none has been at the end of the list since.
+        let freed = match freed + revoked {
+            0 if plan.state != "draft" => spi::first(OWNED, &[plan_id.into()], |row| row.at(1)).unwrap_or(0),
+            known => known,
+        };
         let writing = writer::of(Reading::Deciding, held).into_iter().map(|(_, pid)| pid).collect();
         let args = [plan_id.into(), cancelled_by.as_str().into(), reason.as_str().into()];
         spi::run(CANCEL, &args);
-        Ok((freed + revoked, revoked, writing))
+        Ok((freed, revoked, writing))
     })
     .inspect(|_| plan::note(plan_id, "cancelled", Some(&reason)))
 }

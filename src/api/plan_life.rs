@@ -8,7 +8,7 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::grid;
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::{self, Ordering, Plan, Request, select};
+use crate::ledger::plan::{self, Ordering, Plan, Request, select_beside};
 use crate::ledger::stop;
 use crate::ledger::window::require_reason;
 use crate::postgres::{datum, lock::Key, role, session, settings, spi};
@@ -182,8 +182,7 @@ const EXTEND: &str = "UPDATE backfill.plan_data
         range_start = LEAST(range_start, $4), range_end = GREATEST(range_end, $5)
     WHERE plan_id = $1";
 
-const FORGET_NOT_DUE: &str =
-    "DELETE FROM backfill.plan_declined_data WHERE plan_id = $1 AND reason = 'not due'";
+const FORGET_DECLINED: &str = "DELETE FROM backfill.plan_declined_data WHERE plan_id = $1";
 
 #[pg_extern(sql = false)]
 fn backfill_extend(plan_id: Option<i64>) -> i64 {
@@ -205,28 +204,25 @@ fn extend(plan_id: Option<i64>) -> Result<i64> {
         .hint("Make a new plan of the windows that became due with SELECT * FROM backfill_plan(...)."));
     }
     let now = datum::clock();
-    let selection = select(&pipeline, &request, now)?;
     let listed: HashSet<Instant> =
         role::as_ledger(|| spi::latest_bulk(LISTED, &[plan.id.into()], |row| row.at::<Instant>(1)))
             .into_iter()
             .collect();
-    let added: Vec<_> =
-        selection.members.into_iter().filter(|seen| !listed.contains(&seen.window.start)).collect();
+    let selection = select_beside(&listed, &pipeline, &request, now)?;
+    let added = selection.members;
     let (Some(first), Some(last)) = (added.first(), added.last()) else { return Ok(0) };
     let mut members = added.clone();
     if request.ordering == Ordering::NewestFirst {
         members.reverse();
     }
     let windows = members.len() as i64;
-    let not_due: Vec<_> =
-        selection.declined.into_iter().filter(|declined| declined.reason == "not due").collect();
     role::as_ledger(|| {
         append(plan.id, &pipeline, plan.windows, &members);
         let args =
             [plan.id.into(), windows.into(), now.into(), first.window.start.into(), last.window.end.into()];
         spi::run(EXTEND, &args);
-        spi::run(FORGET_NOT_DUE, &[plan.id.into()]);
-        store_declined(plan.id, &not_due);
+        spi::run(FORGET_DECLINED, &[plan.id.into()]);
+        store_declined(plan.id, &selection.declined);
         spi::notify(&plan.id.to_string());
     });
     plan::note(plan.id, &format!("extended by {windows} window(s)"), None);

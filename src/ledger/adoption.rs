@@ -79,9 +79,9 @@ const ADOPT: &str = "WITH drawn AS MATERIALIZED (
         INSERT INTO backfill.run_data
             (token, pipeline_id, window_start, window_end, turn, attempt, seq, in_order, run_kind,
              pool_id, pool_slot, pool_gen, limit_slot, limit_gen, role, code_version, as_of,
-             started_at, expires_at, ended_at, outcome, rows, digest)
+             started_at, expires_at, published_at, ended_at, outcome, rows, digest)
         SELECT d.token, $1, d.window_start, d.window_end, d.turn, 0, d.seq, false, 'adopted',
-               0, 0, d.token, 0, d.token, $3, $4, $5, $5, $5, $5, 'done', d.rows, d.digest
+               0, 0, d.token, 0, d.token, $3, $4, $5, $5, $5, $5, $5, 'done', d.rows, d.digest
         FROM drawn d
         ON CONFLICT DO NOTHING
         RETURNING window_start, token, rows
@@ -114,7 +114,7 @@ const TAKE_BACK: &str = "DELETE FROM backfill.run_data r
     WHERE r.pipeline_id = $1 AND r.window_start = ANY ($2) AND r.run_kind = 'adopted'
       AND NOT EXISTS (SELECT FROM backfill.run_data n
                       WHERE n.pipeline_id = $1 AND n.window_start = r.window_start AND n.turn > r.turn
-                        AND n.outcome = 'done')
+                        AND n.published_at IS NOT NULL)
     RETURNING r.window_start";
 
 /// Takes back those slices of the windows that were adopted and not replaced since; says how many.

@@ -108,7 +108,11 @@ const RETRIES: &str = queued!("1");
 const UNTRIED: &str = concat!(
     "SELECT ",
     offer!("w", "1", "NULL::pg_catalog.int4"),
-    ", COALESCE(r.plan_id = $2, false)
+    // The newest run may be another plan's, which got the window once this one was done with it.
+    ", CASE WHEN r.turn IS NOT NULL THEN EXISTS (
+            SELECT FROM backfill.run_data own
+            WHERE own.pipeline_id = $1 AND own.window_start = w.window_start AND own.plan_id = $2)
+        ELSE false END
      FROM (
         SELECT * FROM backfill.plan_window_data w
         WHERE w.plan_id = $2
@@ -183,6 +187,7 @@ pub fn pick(source: &Source, only: Option<Window>, want: usize) -> Vec<Candidate
     match (source.plan_id, only) {
         (0, only) => picked.live(only),
         (_, None) => picked.plan(),
+        (_, Some(only)) if source.in_sequence => picked.next_of_plan(only),
         (_, Some(only)) => picked.plan_window(only),
     }
     if source.queued {
@@ -285,6 +290,13 @@ impl Picked<'_> {
                 return;
             }
         }
+    }
+
+    /// A window of a plan that runs in order is handed out in its turn, also to whoever names it.
+    fn next_of_plan(&mut self, only: Window) {
+        self.plan();
+        let others = self.windows.extract_if(.., |window| window.window_start != only.start);
+        others.for_each(|window| release_window(self.source.pipeline.id, window.window_start));
     }
 
     fn plan_window(&mut self, only: Window) {

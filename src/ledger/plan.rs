@@ -24,6 +24,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::window::{self, Bounds, Reading, Seen};
 use crate::postgres::{role, spi};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// What somebody asked for; the arguments of `backfill_plan` after their defaults.
@@ -254,6 +255,16 @@ pub struct Selection {
 
 /// Selects by the clock `as_of`.
 pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<Selection> {
+    select_beside(&HashSet::new(), pipeline, request, as_of)
+}
+
+/// The same without windows that begin at these instants, which are neither taken nor declined.
+pub fn select_beside(
+    listed: &HashSet<Instant>,
+    pipeline: &Pipeline,
+    request: &Request,
+    as_of: Instant,
+) -> Result<Selection> {
     let wanted = named_windows(pipeline, request)?;
     let bounds = match wanted.as_deref() {
         Some([first, .., last]) if request.since.is_none() && request.until.is_none() => {
@@ -278,7 +289,7 @@ pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<
     let mut members = Vec::new();
     let mut declined: Vec<Declined> = Vec::new();
     for seen in seen {
-        if !is_wanted(seen.window.position) {
+        if !is_wanted(seen.window.position) || listed.contains(&seen.window.start) {
             continue;
         }
         match reason_to_decline(&seen, request, pipeline.newest_due(as_of), oldest_source) {

@@ -93,7 +93,8 @@ const FENCE: &str = "UPDATE backfill.run_data SET fence_xid = pg_catalog.pg_curr
     WHERE token = $1 AND ended_at IS NULL";
 
 const FINISH: &str = "UPDATE backfill.run_data
-    SET ended_at = pg_catalog.clock_timestamp(), outcome = 'done', fence_xid = pg_catalog.pg_current_xact_id(),
+    SET ended_at = pg_catalog.clock_timestamp(), outcome = 'done',
+        published_at = COALESCE(published_at, pg_catalog.clock_timestamp()), fence_xid = pg_catalog.pg_current_xact_id(),
         rows = COALESCE($2, rows), digest = COALESCE($3, digest),
         allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
         code_version = COALESCE($6, code_version)
@@ -101,7 +102,8 @@ const FINISH: &str = "UPDATE backfill.run_data
     RETURNING has_effects";
 
 const RECORD: &str = "UPDATE backfill.run_data
-    SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, code_version) WHERE token = $1 AND ended_at IS NULL";
+    SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, code_version),
+        published_at = pg_catalog.clock_timestamp() WHERE token = $1 AND ended_at IS NULL";
 
 const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
 
@@ -377,7 +379,8 @@ pub fn finish_token(token: i64, ending: &Ending) -> Result<()> {
     open(token).map(drop)
 }
 
-/// Notes what the fenced transaction wrote without ending the run.
+/// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever
+/// becomes of it.
 pub fn record(run: &Run, ending: &Ending) -> Result<()> {
     let args = [
         run.token.into(),

@@ -1,10 +1,10 @@
-//! What a target holds for a window: the newest finished run.
+//! What a target holds for a window: the rows of the newest run that published some.
 
 use crate::domain::zone::Instant;
 use crate::postgres::{role, spi};
 
 const DIGEST: &str = "SELECT digest FROM backfill.run_data
-    WHERE pipeline_id = $1 AND window_start = $2 AND outcome = 'done' ORDER BY turn DESC LIMIT 1";
+    WHERE pipeline_id = $1 AND window_start = $2 AND published_at IS NOT NULL ORDER BY turn DESC LIMIT 1";
 
 /// The digest of the slice of a window, if it was ever produced and has one. The target itself may differ, if
 /// somebody wrote to it without a fence.

@@ -116,3 +116,25 @@ fn one_window_is_claimed_by_name_under_the_same_rules() {
     assert_sqlstate!(worker.try_claim("1, window_key => '2024-01-02'"), "22023");
     assert_sqlstate!(worker.try_claim(&named("2024-01-99")), "22023");
 }
+
+#[test]
+fn a_plan_in_order_hands_out_no_window_before_its_turn() {
+    let database = daily("retry_delay => '1 hour'");
+    let mut session = database.connect();
+    let plan = session.draft("'2024-01-01', '2024-01-04', 'test', ordering => 'sequential'");
+    session.approve(plan).unwrap();
+    let named = |key: &str| format!("pipelines => '{{daily}}', window_key => '{key}'");
+    assert_eq!(session.try_claim(&named("2024-01-03")).unwrap(), []);
+    let first = session.try_claim(&named("2024-01-01")).unwrap();
+    session.fail(first[0].token);
+    assert_eq!(session.try_claim(&named("2024-01-03")).unwrap(), []);
+    assert_eq!(session.try_claim(&named("2024-01-02")).unwrap(), []);
+    let why = "SELECT window_key, reason FROM backfill.blocked ORDER BY window_key";
+    assert_eq!(
+        session.lines(why),
+        ["2024-01-01", "2024-01-02", "2024-01-03"]
+            .map(|key| format!("{key}|its windows run in order, and one of them waits to be tried again"))
+    );
+    let told: String = session.one("SELECT window_why('daily', '2024-01-03')", &[]);
+    assert!(told.contains("waits to be tried again"), "{told}");
+}

@@ -62,3 +62,48 @@ fn a_cancel_works_in_every_state_in_which_something_is_left() {
         assert_eq!(session.failure(&cancel).sqlstate, "22023");
     }
 }
+
+#[test]
+fn a_plan_that_owns_a_window_can_be_cancelled_whatever_claims_have_reached() {
+    let database = daily("");
+    let mut session = database.connect();
+    let plan = session.plan("2024-01-04", "");
+    session.run("SELECT window_lock('daily', '2024-01-01', '2024-01-02', 'closed')");
+    for _ in 0..2 {
+        let lease = session.lease();
+        session.replace(lease.token).unwrap();
+    }
+    // Claims have reached the end of the list, and passed over one.
+    assert_eq!(
+        session
+            .lines(&format!("SELECT windows_freed, leases_revoked FROM backfill_cancel({plan}, 'enough')")),
+        ["1|0"]
+    );
+    assert_eq!(session.lines("SELECT count(*) FROM backfill.owned_data"), ["0"]);
+}
+
+#[test]
+fn a_plan_whose_windows_have_all_ended_cannot_be_cancelled() {
+    let database = daily("");
+    let mut session = database.connect();
+    let plan = session.plan("2024-01-04", "");
+    let named = session.try_claim("pipelines => '{daily}', window_key => '2024-01-03'").unwrap();
+    session.replace(named[0].token).unwrap();
+    session.run("SELECT window_skip('daily', '2024-01-01', '2024-01-03', 'holidays')");
+    assert_eq!(session.lines("SELECT state FROM backfill.plans"), ["completed"]);
+    let failure =
+        assert_sqlstate!(session.try_run(&format!("SELECT backfill_cancel({plan}, 'why')")), "55000");
+    assert!(failure.detail.contains("has ended"), "{failure}");
+}
+
+#[test]
+fn skipped_windows_neither_wait_nor_are_freed() {
+    let database = daily("");
+    let mut session = database.connect();
+    let plan = session.plan("2024-01-11", "");
+    session.run("SELECT window_skip('daily', '2024-01-06', '2024-01-11', 'holidays')");
+    let lease = session.lease();
+    session.replace(lease.token).unwrap();
+    assert_eq!(session.lines("SELECT waiting FROM backfill.pools WHERE pool = 'backfill'"), ["4"]);
+    assert_eq!(session.lines(&format!("SELECT windows_freed FROM backfill_cancel({plan}, 'enough')")), ["4"]);
+}

@@ -368,3 +368,35 @@ fn progress_counts_what_the_ledger_holds_and_ends_with_the_last_window() {
         .run(&format!("SELECT backfill_fail(token, 'no luck') FROM backfill.leases WHERE plan_id = {plan}"));
     assert_eq!(session.lines(&told), ["partial|10|9|1|0"]);
 }
+
+#[test]
+fn a_canary_whose_window_is_skipped_has_had_its_part() {
+    let database = daily("");
+    let mut session = database.connect();
+    let plan = session.plan("2024-01-04", ", canary => 1");
+    session.run("SELECT window_skip('daily', '2024-01-01', '2024-01-02', 'a holiday')");
+    assert_eq!(shown(&mut session, plan), "paused");
+    assert_eq!(session.lines("SELECT paused_by FROM backfill.plans"), ["canary"]);
+    session.run(&format!("SELECT backfill_resume({plan})"));
+    assert_eq!(session.all_of("daily").len(), 2);
+}
+
+#[test]
+fn an_extension_forgets_why_its_windows_were_left_out() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run(
+        "SELECT pipeline_define('hourly', '1 hour', date_trunc('hour', now()) - interval '5 hours', backlog => 0);
+         SELECT window_lock('hourly', date_trunc('hour', now()) - interval '2 hours', date_trunc('hour', now()) + interval '1 hour', 'closed');
+         SELECT backfill_plan('hourly', NULL, date_trunc('hour', now()) + interval '2 hours', 'test', expect => 3)",
+    );
+    let why = "SELECT windows, reason FROM backfill.plan_declined ORDER BY range_start";
+    let before = session.lines(why);
+    assert!(before.contains(&"3|locked".to_owned()) || before.contains(&"2|locked".to_owned()), "{before:?}");
+    session.run(
+        "SELECT window_unlock('hourly', date_trunc('hour', now()) - interval '2 hours', date_trunc('hour', now()) + interval '1 hour', 'open')",
+    );
+    assert_eq!(session.lines("SELECT backfill_extend(1)"), ["2"]);
+    let after = session.lines(why);
+    assert!(after.iter().all(|line| line.ends_with("not due")), "{after:?}");
+}

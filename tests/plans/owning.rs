@@ -113,3 +113,29 @@ fn a_plan_lets_go_of_each_window_as_it_ends() {
     let plan = "SELECT state, windows, done, failed, skipped FROM backfill.plans WHERE plan_id = 1";
     assert_eq!(session.lines(plan), ["partial|4|1|2|1"]);
 }
+
+/// What another plan has built since is not built again by the one that was done with it before.
+#[test]
+fn a_plan_does_not_come_back_to_a_window_that_another_one_took_over() {
+    for (settings, by_key) in [(", canary => 1", "2024-01-01"), ("", "2024-01-03")] {
+        let database = daily("");
+        let mut session = database.connect();
+        let first = session.draft(&format!("'2024-01-01', '2024-01-04', 'first' {settings}"));
+        session.approve(first).unwrap();
+        let own = session.try_claim(&format!("pipelines => '{{daily}}', window_key => '{by_key}'")).unwrap();
+        session.replace(own[0].token).unwrap();
+        let second = session.plan_window(by_key);
+        let again =
+            session.try_claim(&format!("pipelines => '{{daily}}', window_key => '{by_key}'")).unwrap();
+        assert_eq!(again[0].plan_id, Some(second));
+        session.replace(again[0].token).unwrap();
+        session.run("SELECT backfill_resume(1)");
+        let rest = session.all_of("daily");
+        assert!(rest.iter().all(|lease| lease.key != by_key && lease.plan_id == Some(first.id)), "{rest:?}");
+        assert_eq!(rest.len(), 2);
+        assert_eq!(
+            session.lines("SELECT state, done FROM backfill.plans ORDER BY plan_id"),
+            ["running|1", "completed|1"]
+        );
+    }
+}

@@ -200,7 +200,8 @@ mod tests {
             run("DROP TRIGGER odd ON sales");
         }
         let (.., plain) = replace_by(&format!("{token}, finish => false"));
-        run("CREATE TRIGGER odd BEFORE INSERT ON sales FOR EACH ROW EXECUTE FUNCTION double()");
+        run("UPDATE source SET amount = amount + 100;
+             CREATE TRIGGER odd BEFORE INSERT ON sales FOR EACH ROW EXECUTE FUNCTION double()");
         // What is recorded is what the table holds.
         let (rows, .., doubled) = replace(token);
         assert_eq!(rows, 24);
