@@ -147,16 +147,19 @@ SELECT pl.plan_id, n.done, n.failed, n.running, n.started, n.ended, skipped.wind
             ELSE 'approved' END AS state
 FROM backfill.plan_data pl
 CROSS JOIN LATERAL (
-    SELECT pg_catalog.count(*) FILTER (WHERE r.outcome = 'done' AND NOT r.skipped) AS done,
+    SELECT pg_catalog.count(*) FILTER (WHERE r.outcome = 'done') AS done,
            pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'expired', 'refused') AND NOT r.requeued AND NOT r.skipped) AS failed,
            -- There are no more open runs than the plan has slots.
            pg_catalog.count(*) FILTER (WHERE CASE WHEN r.outcome IS NULL THEN (
                SELECT v.void_reason IS NULL FROM backfill.run_void_data v WHERE v.token = r.token) ELSE false END) AS running,
            pg_catalog.count(*) AS started,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped) AS ended,
-           pg_catalog.count(*) FILTER (WHERE r.outcome IS NOT NULL AND NOT r.requeued AND NOT r.skipped AND r.seq <= pl.canary) AS canary_ended
-    FROM backfill.plan_run_data r
-    WHERE r.pipeline_id = pl.pipeline_id AND r.plan_id = pl.plan_id
+           pg_catalog.count(*) FILTER (WHERE r.has_ended) AS ended,
+           pg_catalog.count(*) FILTER (WHERE r.has_ended AND r.seq <= pl.canary) AS canary_ended
+    FROM (
+        -- What was done before it was skipped stays done.
+        SELECT c.*, COALESCE(c.outcome = 'done' OR c.outcome IS NOT NULL AND NOT c.requeued AND NOT c.skipped, false) AS has_ended
+        FROM backfill.plan_run_data c WHERE c.pipeline_id = pl.pipeline_id AND c.plan_id = pl.plan_id
+    ) r
 ) n
 CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) AS windows, pg_catalog.count(*) FILTER (WHERE w.seq <= pl.canary) AS canary
@@ -165,6 +168,9 @@ CROSS JOIN LATERAL (
       AND EXISTS (SELECT FROM backfill.closing_data s
                   WHERE s.pipeline_id = w.pipeline_id AND s.window_start = w.window_start AND s.mark = 'skipped'
                     AND (s.in_force OR s.plan_id = w.plan_id))
+      AND NOT EXISTS (SELECT FROM backfill.run_data d
+                      WHERE d.pipeline_id = w.pipeline_id AND d.window_start = w.window_start AND d.plan_id = w.plan_id
+                        AND d.outcome = 'done')
 ) skipped
 LEFT JOIN LATERAL (
     SELECT t.token FROM backfill.plan_stop_data t WHERE t.plan_id = pl.plan_id ORDER BY t.token LIMIT 1

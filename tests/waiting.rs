@@ -135,3 +135,27 @@ fn what_needs_a_person_is_listed_with_the_call_that_helps() {
         session.run(&remedy);
     }
 }
+
+#[test]
+fn a_claim_that_is_not_committed_is_named() {
+    let database = daily("");
+    let [mut person, mut worker] = [(); 2].map(|()| database.connect());
+    person.run("SELECT pool_define('backfill', 2)");
+    person.plan("2024-01-06", ", concurrency => 5");
+    worker.run("BEGIN");
+    assert_eq!(worker.leases(2).len(), 2);
+    assert_eq!(person.claim(), None);
+    let pid = worker.pid();
+    let open = format!("held by a transaction that is open: pid {pid}");
+    assert_eq!(
+        blocked(&mut person),
+        [
+            format!("daily|pid {pid}|every free slot is {open}|3"),
+            format!("daily|pid {pid}|the window is {open}|2")
+        ]
+    );
+    let told = why(&mut person, "2024-01-04");
+    assert!(told.contains(&format!("pid {pid}")), "{told}");
+    worker.run("COMMIT");
+    assert!(blocked(&mut person).iter().all(|line| line.contains("is full: 2 of 2 slots")));
+}

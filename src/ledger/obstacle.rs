@@ -1,11 +1,13 @@
 //! What keeps windows that would run from being handed out.
 
 use crate::domain::lifecycle::{Outcome, State};
+use crate::ledger::permit::Cap;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::window::{Reading, Seen};
 use crate::ledger::writer;
+use crate::postgres::lock::{Holders, Key};
 use crate::postgres::{role, spi};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Who or what is in the way, and how.
 #[derive(Debug, Clone)]
@@ -16,16 +18,45 @@ pub struct Obstacle {
 
 /// What is in the way of the windows of one pipeline, as the calling query sees it.
 pub struct Obstacles {
+    pipeline_id: i64,
     /// By plan; 0 is the live right.
     sources: HashMap<i64, Obstacle>,
     /// The backend that still writes under a token.
     writers: HashMap<i64, i32>,
     /// The windows that block others, with the state that they are in.
     blocking: HashMap<i64, (String, State)>,
+    /// What claims hold that are not committed.
+    holders: Holders,
 }
 
 const SOURCES: &str =
     "SELECT o.plan_id, o.blocked_by, o.reason FROM backfill.obstacle_data o WHERE o.pipeline_id = $1";
+
+/// What the sources of a pipeline share: the pool with its slots, and how many leases hold one.
+const CAPS: &str = "WITH held AS (
+        SELECT o.pool_id, o.pipeline_id, o.plan_id FROM backfill.open_run_data o
+        JOIN backfill.run_void_data r ON r.token = o.token WHERE r.void_reason IS NULL
+    )
+    SELECT s.plan_id, s.pool_id, o.slots, s.at_once,
+           (SELECT pg_catalog.count(*) FROM held h WHERE h.pool_id = s.pool_id),
+           (SELECT pg_catalog.count(*) FROM held h WHERE h.pipeline_id = $1 AND h.plan_id = s.plan_id)
+    FROM (
+        SELECT 0::pg_catalog.int8 AS plan_id, p.pool_id, p.max_active AS at_once
+        FROM backfill.pipeline_data p WHERE p.pipeline_id = $1
+        UNION ALL
+        SELECT pl.plan_id, pl.pool_id, pl.concurrency FROM backfill.plan_data pl
+        WHERE pl.pipeline_id = $1 AND pl.state IN ('approved', 'paused')
+    ) s JOIN backfill.pool_data o ON o.pool_id = s.pool_id";
+
+/// What an open transaction holds, in words: a claim that is not committed, as a rule.
+fn claimed_by(pids: impl IntoIterator<Item = Option<i32>>, what: &str) -> Obstacle {
+    let names: BTreeSet<String> = pids
+        .into_iter()
+        .map(|pid| pid.map_or("a prepared transaction".to_owned(), |pid| format!("pid {pid}")))
+        .collect();
+    let by = names.into_iter().collect::<Vec<_>>().join(", ");
+    Obstacle { reason: format!("{what} by a transaction that is open: {by}"), by }
+}
 
 /// Whether the window would run by itself, had it a lease.
 pub fn is_waiting(seen: &Seen) -> bool {
@@ -36,16 +67,24 @@ impl Obstacles {
     /// What is in the way of those of the windows that wait.
     pub fn of(pipeline: &Pipeline, all: &[Seen]) -> Self {
         let waiting = || all.iter().filter(|seen| is_waiting(seen));
-        let mut found = Self { sources: HashMap::new(), writers: HashMap::new(), blocking: HashMap::new() };
+        let mut found = Self {
+            pipeline_id: pipeline.id,
+            sources: HashMap::new(),
+            writers: HashMap::new(),
+            blocking: HashMap::new(),
+            holders: Holders::default(),
+        };
         if waiting().next().is_none() {
             return found;
         }
+        found.holders = role::as_ledger(Holders::now);
         let held = waiting().filter(|seen| seen.record.newest == Some(Outcome::Revoked));
         let held: Vec<i64> = held.filter_map(|seen| seen.record.token).collect();
         role::as_ledger(|| {
             let sources = spi::read(SOURCES, &[pipeline.id.into()], |row| {
                 (row.at::<i64>(1), Obstacle { by: row.at(2), reason: row.at(3) })
             });
+            found.sources.extend(found.holders_of_slots(pipeline.id));
             found.sources.extend(sources);
             found.writers.extend(writer::of(Reading::Stable, held));
         });
@@ -56,6 +95,25 @@ impl Obstacles {
         found
     }
 
+    /// Sources all of whose free slots, in the pool or of their own, are held by claims that are not committed.
+    fn holders_of_slots(&self, pipeline_id: i64) -> Vec<(i64, Obstacle)> {
+        if self.holders.is_empty() {
+            return vec![];
+        }
+        let caps = spi::read(CAPS, &[pipeline_id.into()], |row| {
+            let (plan, pool) = (row.at::<i64>(1), row.at::<i32>(2));
+            let limit = Cap::Limit { pipeline: pipeline_id, plan };
+            let pool = Cap::Pool { pool };
+            (plan, [(pool, row.at::<i32>(3), row.at::<i64>(5)), (limit, row.at(4), row.at(6))])
+        });
+        let full = |(cap, slots, leases): (Cap, i32, i64)| {
+            let held: Vec<_> = (1..=slots).filter_map(|slot| self.holders.of(cap.key(slot))).collect();
+            let is_full = !held.is_empty() && leases + held.len() as i64 >= i64::from(slots);
+            is_full.then(|| claimed_by(held, "every free slot is held"))
+        };
+        caps.into_iter().filter_map(|(plan, caps)| Some((plan, caps.into_iter().find_map(full)?))).collect()
+    }
+
     /// What is in the way of a window that waits.
     pub fn before(&self, seen: &Seen) -> Option<Obstacle> {
         let record = &seen.record;
@@ -64,6 +122,10 @@ impl Obstacles {
                 by: format!("window {key}"),
                 reason: format!("window {key} is {state}: it has to be done, skipped or adopted first"),
             });
+        }
+        let window = Key::Window { pipeline: self.pipeline_id, start: seen.window.start.0 };
+        if let Some(pid) = self.holders.of(window) {
+            return Some(claimed_by([pid], "the window is held"));
         }
         if let Some(pid) = record.token.and_then(|token| self.writers.get(&token)) {
             return Some(Obstacle {

@@ -32,7 +32,7 @@ pub enum Cap {
 }
 
 impl Cap {
-    fn key(self, slot: i32) -> Key {
+    pub fn key(self, slot: i32) -> Key {
         match self {
             Self::Pool { pool } => Key::PoolSlot { pool, slot },
             Self::Limit { pipeline, plan } => Key::LimitSlot { pipeline, plan, slot },

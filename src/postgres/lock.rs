@@ -10,8 +10,9 @@
 //! by a fenced transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, lock, drop; pool_pause) or
 //! lift what ended them; whoever holds one asks for no lease row, and no call holds two exclusively.
 
-use crate::postgres::role;
+use crate::postgres::{role, spi};
 use pgrx::pg_sys;
+use std::collections::HashMap;
 
 /// What a lock stands for.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +90,36 @@ fn acquire(key: Key, mode: u32, wait: bool) -> bool {
     let tag = key.tag();
     let result = unsafe { pg_sys::LockAcquire(&tag, mode as i32, false, !wait) };
     result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+}
+
+const HOLDERS: &str = "SELECT l.objid, l.objsubid::pg_catalog.int4, l.pid FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'object' AND l.granted AND l.mode = 'ExclusiveLock'
+      AND l.classid = 'backfill.run_data'::pg_catalog.regclass
+      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())";
+
+/// Who holds which locks exclusively at one moment.
+#[derive(Default)]
+pub struct Holders(HashMap<(u32, u16), Option<i32>>);
+
+impl Holders {
+    /// For STABLE functions, as the ledger's owner.
+    pub fn now() -> Self {
+        let holders = spi::read(HOLDERS, &[], |row| {
+            let object: pg_sys::Oid = row.at(1);
+            ((u32::from(object), row.at::<i32>(2) as u16), row.get::<i32>(3))
+        });
+        Self(holders.into_iter().collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The backend that holds the lock; a prepared transaction has none.
+    pub fn of(&self, key: Key) -> Option<Option<i32>> {
+        let tag = key.tag();
+        self.0.get(&(tag.locktag_field3, tag.locktag_field4)).copied()
+    }
 }
 
 /// Takes the lock if nobody holds it; never waits.

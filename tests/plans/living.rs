@@ -400,3 +400,18 @@ fn an_extension_forgets_why_its_windows_were_left_out() {
     let after = session.lines(why);
     assert!(after.iter().all(|line| line.ends_with("not due")), "{after:?}");
 }
+
+#[test]
+fn what_was_done_stays_done_when_its_window_is_skipped_later() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.plan("2024-01-03", "");
+    for lease in session.all_of("daily") {
+        session.replace(lease.token).unwrap();
+    }
+    let shown = "SELECT state, done, failed, actual ? 'error' FROM backfill.plans";
+    let before = session.lines(shown);
+    session.run("SELECT window_skip('daily', '2024-01-02', '2024-01-03', 'it should not have run')");
+    assert_eq!(session.lines(shown), before);
+    assert_eq!(session.lines("SELECT done, skipped, percent FROM backfill_progress(1)"), ["2|0|100"]);
+}
