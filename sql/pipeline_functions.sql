@@ -85,7 +85,7 @@ CREATE FUNCTION pipeline_resume(pipeline text, OUT missed bigint, OUT oldest tim
     LANGUAGE c VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_resume_wrapper';
 REVOKE ALL ON FUNCTION pipeline_resume(text) FROM PUBLIC;
 COMMENT ON FUNCTION pipeline_resume(text) IS
-'Lets the pipeline start windows again, from the next one that falls due. Answers how many due windows were missed, the starts of the oldest and the newest, and a draft plan of them, which does nothing until it is approved and replaces the draft of an earlier resume. Errors: 42704, 42501, 25006.';
+'Lets the pipeline start windows again, from the next one that falls due. Answers how many due windows were missed, the starts of the oldest and the newest, and a draft plan of them, which does nothing until it is approved and replaces the draft of an earlier resume; plan_id is NULL where nothing was missed, and where more than 10 million windows were: plan those in parts. Errors: 42704, 42501, 25006.';
 
 CREATE FUNCTION pipeline_drop(pipeline text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_drop_wrapper';

@@ -54,7 +54,7 @@ CREATE FUNCTION backfill_plan(
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'backfill_plan_wrapper';
 REVOKE ALL ON FUNCTION backfill_plan(text, backfill.bound, backfill.bound, text, text, text[], text, int, text, int, int, text, text, text, boolean, text, boolean, jsonb, text, text, bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_plan(text, backfill.bound, backfill.bound, text, text, text[], text, int, text, int, int, text, text, text, boolean, text, boolean, jsonb, text, text, bigint) IS
-'Proposes a backfill of the due windows between since and until (exclusive; NULL is the first window, and the last complete one), priced and frozen; nothing runs before backfill_approve. expect approves at once when it equals the number of windows (BF003). canary lets only so many windows run before the plan waits for backfill_resume; on_failure => ''stop'' does after a window has failed for good. A pipeline with depends_on_past takes ordering sequential only. A draft can be approved for 7 days. Not built yet, and refused (0A000): mode outdated, query, publish together, cascade. Errors: BF012 for a bound off the grid with the nearest ones in the HINT, 22023, 42704, 42501, 25006.';
+'Proposes a backfill of the due windows between since and until (exclusive; NULL is the first window, and the last complete one), priced and frozen; nothing runs before backfill_approve. expect approves at once when it equals the number of windows (BF003). A plan has 10 million windows at most (54000). canary lets only so many windows run before the plan waits for backfill_resume; on_failure => ''stop'' does after a window has failed for good. A pipeline with depends_on_past takes ordering sequential only. A draft can be approved for 7 days. Not built yet, and refused (0A000): mode outdated, query, publish together, cascade. Errors: BF012 for a bound off the grid with the nearest ones in the HINT, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_explain(plan_id bigint) RETURNS SETOF text
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp
@@ -110,7 +110,7 @@ CREATE FUNCTION backfill_extend(plan_id bigint) RETURNS bigint
     AS 'MODULE_PATHNAME', 'backfill_extend_wrapper';
 REVOKE ALL ON FUNCTION backfill_extend(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_extend(bigint) IS
-'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: BF004 where the code version moved, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: 54000 for more than 10 million windows, BF004 where the code version moved, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_progress(plan_id bigint) RETURNS backfill.progress
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp

@@ -8,7 +8,7 @@ CREATE FUNCTION pipeline_windows(
 ) RETURNS SETOF record
     LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_windows_wrapper';
 COMMENT ON FUNCTION pipeline_windows(text, backfill.bound, backfill.bound) IS
-'The windows of a pipeline between since and until (exclusive; NULL is the first window, and the last complete one) with their state and why. Errors: BF012, 22023, 42704, 42501.';
+'The windows of a pipeline between since and until (exclusive; NULL is the first window, and the last complete one) with their state and why. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501.';
 
 CREATE FUNCTION pipeline_calendar(
     pipeline text,
@@ -28,31 +28,31 @@ CREATE FUNCTION window_skip(pipeline text, since backfill.bound, until backfill.
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_skip_wrapper';
 REVOKE ALL ON FUNCTION window_skip(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_skip(text, backfill.bound, backfill.bound, text) IS
-'Decides that the windows between since and until (exclusive) do not run, and answers how many were not skipped before. A lease on one is revoked, and a plan that owns one lets go of it for good. Errors: BF012, 22023, 42704, 42501, 25006.';
+'Decides that the windows between since and until (exclusive) do not run, and answers how many were not skipped before. A lease on one is revoked, and a plan that owns one lets go of it for good. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_unskip(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_unskip_wrapper';
 REVOKE ALL ON FUNCTION window_unskip(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_unskip(text, backfill.bound, backfill.bound, text) IS
-'Takes the skip of the windows between since and until (exclusive) back, and answers how many were skipped. What may start by itself may do so again; a lease that the skip revoked stays revoked. Errors: BF012, 22023, 42704, 42501, 25006.';
+'Takes the skip of the windows between since and until (exclusive) back, and answers how many were skipped. What may start by itself may do so again; a lease that the skip revoked stays revoked. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_lock(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_lock_wrapper';
 REVOKE ALL ON FUNCTION window_lock(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_lock(text, backfill.bound, backfill.bound, text) IS
-'Closes the windows between since and until (exclusive), and answers how many were not locked before: nobody can lease or plan them until they are unlocked. A lease on one is revoked; a plan that owns one runs it after that. Errors: BF012, 22023, 42704, 42501, 25006.';
+'Closes the windows between since and until (exclusive), and answers how many were not locked before: nobody can lease or plan them until they are unlocked. A lease on one is revoked; a plan that owns one runs it after that. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_unlock(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_unlock_wrapper';
 REVOKE ALL ON FUNCTION window_unlock(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_unlock(text, backfill.bound, backfill.bound, text) IS
-'Opens the locked windows between since and until (exclusive) again, and answers how many were locked. A lease that the lock revoked stays revoked. Errors: BF012, 22023, 42704, 42501, 25006.';
+'Opens the locked windows between since and until (exclusive) again, and answers how many were locked. A lease that the lock revoked stays revoked. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_mark_stale(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_mark_stale_wrapper';
 REVOKE ALL ON FUNCTION window_mark_stale(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_mark_stale(text, backfill.bound, backfill.bound, text) IS
-'Says that the slices of the windows between since and until (exclusive), and those that are being produced now, are out of date, and answers how many there are. They stay stale until a later lease has produced them again, which a plan must ask for. Call it after what changed is committed. Errors: BF012, 22023, 42704, 42501, 25006.';
+'Says that the slices of the windows between since and until (exclusive), and those that are being produced now, are out of date, and answers how many there are. They stay stale until a later lease has produced them again, which a plan must ask for. Call it after what changed is committed. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_adopt(
     pipeline     text,
@@ -65,13 +65,13 @@ CREATE FUNCTION window_adopt(
     LANGUAGE c VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_adopt_wrapper';
 REVOKE ALL ON FUNCTION window_adopt(text, backfill.bound, backfill.bound, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_adopt(text, backfill.bound, backfill.bound, text, text) IS
-'Takes the rows that the target holds already as the slices of the due windows between since and until (exclusive) that have none, built by code_version. Answers how many windows and rows that are, and the keys of the windows without rows, which stay as they are. Windows that are leased, to be retried, owned by a plan or closed, or that another session is taking, are left alone. Needs SELECT on the target. Errors: BF012, 22023 without a code version, a reason or a target, 42704, 42501, 25006.';
+'Takes the rows that the target holds already as the slices of the due windows between since and until (exclusive) that have none, built by code_version. Answers how many windows and rows that are, and the keys of the windows without rows, which stay as they are. Windows that are leased, to be retried, owned by a plan or closed, or that another session is taking, are left alone. Needs SELECT on the target. Errors: 54000 for more than 10 million windows, BF012, 22023 without a code version, a reason or a target, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_unadopt(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_unadopt_wrapper';
 REVOKE ALL ON FUNCTION window_unadopt(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_unadopt(text, backfill.bound, backfill.bound, text) IS
-'Takes the adoption of the windows between since and until (exclusive) back where their slices are still the adopted ones, and answers how many. They are what they were before; the rows of the target stay. Errors: BF012, 22023, 42704, 42501, 25006.';
+'Takes the adoption of the windows between since and until (exclusive) back where their slices are still the adopted ones, and answers how many. They are what they were before; the rows of the target stay. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill.windows_of(
     pipeline_id bigint,

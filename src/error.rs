@@ -47,6 +47,8 @@ pub enum Code {
     Duplicate,
     /// 0A000
     Unsupported,
+    /// 54000
+    TooMany,
     /// 55000
     NotInState,
 }
@@ -71,6 +73,7 @@ impl Code {
             Self::Undefined => "42704",
             Self::Duplicate => "42710",
             Self::Unsupported => "0A000",
+            Self::TooMany => "54000",
             Self::NotInState => "55000",
         }
     }

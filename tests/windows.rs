@@ -3,6 +3,7 @@
 mod adopting;
 mod closing;
 mod locking;
+mod many;
 mod marking;
 mod skipping;
 

@@ -4,9 +4,10 @@ use crate::domain::bound::instant_text;
 use crate::domain::chart::{self, Cell, MOST};
 use crate::domain::lifecycle::State;
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::piece::Seen;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::Level;
-use crate::ledger::window::{self, Reading, Seen};
+use crate::ledger::window::{self, Reading};
 use crate::postgres::datum;
 use pgrx::prelude::*;
 use std::collections::BTreeMap;
@@ -37,7 +38,8 @@ fn calendar(pipeline: Option<String>, since: Option<String>, until: Option<Strin
             instant_text(pipeline.grid.zone(), newest)
         )));
     }
-    let seen = window::look(Reading::Stable, &pipeline, bounds.positions, now)?;
+    let pieces = window::look(Reading::Stable, &pipeline, bounds.positions, now)?;
+    let seen: Vec<Seen> = window::one_by_one(&pipeline, pieces).collect();
     let versions = Versions::of(&seen);
     let mut page = vec![];
     // Each grid that the pipeline has had is drawn as its own cadence wants.
@@ -113,7 +115,7 @@ impl Versions {
 }
 
 fn version_of(seen: &Seen) -> &str {
-    seen.record.code_version.as_deref().unwrap_or("unknown")
+    seen.record().code_version.as_deref().unwrap_or("unknown")
 }
 
 /// As much of a version as a legend has room for.

@@ -81,14 +81,11 @@ fn window_mark_stale(
 /// Ends no right, so that no COMMIT needs to wait for it.
 fn mark_stale(decision: &Decision) -> Result<i64> {
     let positions = decision.bounds.positions.clone();
-    let seen = window::look(Reading::Deciding, &decision.pipeline, positions, datum::clock())?;
-    let built = seen
-        .into_iter()
-        .filter(|seen| {
-            let in_the_making = matches!(seen.record.newest, Some(Outcome::Open | Outcome::Overdue));
-            in_the_making || seen.record.slice_token.is_some()
-        })
-        .map(|seen| seen.window.start)
-        .collect();
+    let mut pieces = window::look(Reading::Deciding, &decision.pipeline, positions, datum::clock())?;
+    pieces.retain(|piece| {
+        let in_the_making = matches!(piece.record().newest, Some(Outcome::Open | Outcome::Overdue));
+        in_the_making || piece.record().slice_token.is_some()
+    });
+    let built = window::one_by_one(&decision.pipeline, pieces).map(|seen| seen.window.start).collect();
     Ok(role::as_ledger(|| decision.mark_stale(built)) as i64)
 }

@@ -10,7 +10,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
-use crate::ledger::{grid, pool, version};
+use crate::ledger::{grid, piece, pool, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::datum::{self, Span};
 use crate::postgres::zone::PgZone;
@@ -602,17 +602,21 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     let (Some(oldest), Some(newest)) = (missed.first(), missed.last()) else {
         return Ok((0, None, None, None));
     };
+    let windows = piece::count(&pipeline.grid, &missed);
+    let start = |position| pipeline.grid.boundary(position).ok().map(datum::timestamptz);
+    let (oldest, newest) = (start(oldest.first()), start(newest.last()));
+    if !window::is_countable(windows) {
+        return Ok((windows, oldest, newest, None));
+    }
     let mut request = Map::new();
     request.insert("mode".to_owned(), json!("missing"));
     if pipeline.depends_on_past {
         request.insert("ordering".to_owned(), json!("sequential"));
     }
     request.insert("reason".to_owned(), json!("missed while the pipeline was not active"));
-    let positions = ranges_of(missed.iter().map(|seen| seen.window.position));
-    request.insert("positions".to_owned(), json!(positions));
+    request.insert("positions".to_owned(), json!(ranges_of(&missed)));
     let summary = crate::api::plan::propose(&pipeline, &Request::read(&request)?, request, "resume")?;
-    let instant = |seen: &window::Seen| datum::timestamptz(seen.window.start);
-    Ok((missed.len() as i64, Some(instant(oldest)), Some(instant(newest)), summary.plan_id()))
+    Ok((windows, oldest, newest, summary.plan_id()))
 }
 
 const NAMED: &str = "SELECT 1 FROM backfill.pipeline_data WHERE name = $1 AND dropped_at IS NULL";

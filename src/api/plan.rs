@@ -1,6 +1,7 @@
 //! Planning a backfill: propose, look at the price, approve, cancel.
 
 use crate::domain::bound::instant_text;
+use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::grid;
@@ -8,7 +9,7 @@ use crate::ledger::permit::{self, Cap, Size};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::window::{Reading, Seen, require_reason};
+use crate::ledger::window::{Reading, require_reason};
 use crate::ledger::{pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
@@ -135,13 +136,13 @@ pub fn propose(
     let mut estimate =
         price::estimate(pipeline, &selection.members, request.ordering == Ordering::NewestFirst, slots);
     if let (true, Some(last)) = (pipeline.depends_on_past, selection.members.last()) {
-        estimate["becomes_stale"] = sequence::becomes_stale(pipeline, last.window.position, as_of)?;
+        estimate["becomes_stale"] = sequence::becomes_stale(pipeline, last.last(), as_of)?;
     }
     let mut summary = Summary {
         plan_id: None,
         pipeline: pipeline.name.clone(),
         state: None,
-        windows: selection.members.len() as i64,
+        windows: selection.windows,
         range_start: selection.bounds.since,
         range_end: selection.bounds.until,
         declined: declined_json(pipeline, &selection.declined),
@@ -278,7 +279,7 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
     request.require_order_of(&pipeline)?;
     let selection = select(&pipeline, &request, plan.as_of)?;
     revalidate(&pipeline, &plan, &request, &selection)?;
-    let mut members = selection.members;
+    let mut members = selection.list(&pipeline);
     if request.ordering == Ordering::NewestFirst {
         members.reverse();
     }
@@ -293,12 +294,12 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
 }
 
 /// Writes the windows into the plan's list, behind the place `after`.
-pub fn append(plan_id: i64, pipeline: &Pipeline, after: i64, members: &[Seen]) {
+pub fn append(plan_id: i64, pipeline: &Pipeline, after: i64, members: &[Window]) {
     let args = [
         plan_id.into(),
         pipeline.id.into(),
-        members.iter().map(|m| m.window.start).collect::<Vec<Instant>>().into(),
-        members.iter().map(|m| m.window.end).collect::<Vec<Instant>>().into(),
+        members.iter().map(|m| m.start).collect::<Vec<Instant>>().into(),
+        members.iter().map(|m| m.end).collect::<Vec<Instant>>().into(),
         after.into(),
     ];
     spi::run_bulk(INSERT_WINDOWS, &args);

@@ -13,7 +13,6 @@ use crate::ledger::stop;
 use crate::ledger::window::require_reason;
 use crate::postgres::{datum, lock::Key, role, session, settings, spi};
 use pgrx::prelude::*;
-use std::collections::HashSet;
 
 /// The states of a plan that hands out windows, or would.
 const ACTIVE: [&str; 2] = ["approved", "paused"];
@@ -204,12 +203,12 @@ fn extend(plan_id: Option<i64>) -> Result<i64> {
         .hint("Make a new plan of the windows that became due with SELECT * FROM backfill_plan(...)."));
     }
     let now = datum::clock();
-    let listed: HashSet<Instant> =
-        role::as_ledger(|| spi::latest_bulk(LISTED, &[plan.id.into()], |row| row.at::<Instant>(1)))
-            .into_iter()
-            .collect();
+    let mut listed: Vec<i64> = role::as_ledger(|| {
+        spi::latest_bulk(LISTED, &[plan.id.into()], |row| pipeline.position_of(row.at(1)))
+    });
+    listed.sort_unstable();
     let selection = select_beside(&listed, &pipeline, &request, now)?;
-    let added = selection.members;
+    let added = selection.list(&pipeline);
     let (Some(first), Some(last)) = (added.first(), added.last()) else { return Ok(0) };
     let mut members = added.clone();
     if request.ordering == Ordering::NewestFirst {
@@ -218,8 +217,7 @@ fn extend(plan_id: Option<i64>) -> Result<i64> {
     let windows = members.len() as i64;
     role::as_ledger(|| {
         append(plan.id, &pipeline, plan.windows, &members);
-        let args =
-            [plan.id.into(), windows.into(), now.into(), first.window.start.into(), last.window.end.into()];
+        let args = [plan.id.into(), windows.into(), now.into(), first.start.into(), last.end.into()];
         spi::run(EXTEND, &args);
         spi::run(FORGET_DECLINED, &[plan.id.into()]);
         store_declined(plan.id, &selection.declined);

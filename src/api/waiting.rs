@@ -2,26 +2,20 @@
 
 use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
-use crate::error::answer;
 use crate::ledger::obstacle::{Obstacles, is_waiting};
+use crate::ledger::piece::{self, Piece};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights;
-use crate::ledger::window::{self, Reading, Seen};
+use crate::ledger::window;
 use crate::postgres::{datum, role, spi};
 use pgrx::prelude::*;
 use std::collections::HashMap;
 
 /// The windows of the pipeline that would run and have no lease.
-fn waiting(pipeline: &Pipeline, only_live: bool) -> Vec<Seen> {
-    let now = datum::clock();
-    let mut positions = window::with_record(pipeline);
-    let admission = window::admission(pipeline, now);
-    positions.extend(admission.backlog.chain(admission.catchup));
-    positions.sort_unstable();
-    let (Some(first), Some(last)) = (positions.first(), positions.last()) else { return vec![] };
-    let mut seen = answer(window::look(Reading::Stable, pipeline, *first..last + 1, now));
-    seen.retain(|seen| is_waiting(seen) && !(only_live && seen.record.owner_plan.is_some()));
-    seen
+fn waiting(pipeline: &Pipeline, only_live: bool) -> Vec<Piece> {
+    let mut pieces = window::look_at_all(pipeline, datum::clock());
+    pieces.retain(|piece| is_waiting(piece.state) && !(only_live && piece.record().owner_plan.is_some()));
+    pieces
 }
 
 const APPROVED: &str = "SELECT plan_id, approved_at FROM backfill.plan_data
@@ -47,30 +41,27 @@ fn waiting_of(
         return TableIterator::new([]);
     }
     let pipeline = Pipeline::by_id(pipeline_id);
-    let seen = waiting(&pipeline, false);
-    let obstacles = Obstacles::of(&pipeline, &seen);
+    let pieces = waiting(&pipeline, false);
+    let obstacles = Obstacles::of(&pipeline, &pieces);
     let approved: HashMap<i64, Instant> =
         role::as_ledger(|| spi::read(APPROVED, &[pipeline_id.into()], |row| (row.at(1), row.at(2))))
             .into_iter()
             .collect();
-    let rows: Vec<_> = seen
-        .iter()
-        .map(|seen| {
-            let due = Instant(seen.window.end.0.saturating_add(pipeline.delay.approximate_micros()));
-            let approved = seen.record.owner_plan.and_then(|plan| approved.get(&plan)).copied();
-            let (by, reason) = obstacles.before(seen).map(|found| (found.by, found.reason)).unzip();
-            (
-                pipeline.grid.window_key(seen.window.position).unwrap_or_default(),
-                datum::timestamptz(seen.window.start),
-                seen.state.name().to_owned(),
-                seen.record.owner_plan,
-                datum::timestamptz(approved.map_or(due, |approved| approved.max(due))),
-                by,
-                reason,
-            )
-        })
-        .collect();
-    TableIterator::new(rows)
+    TableIterator::new(window::one_by_one(&pipeline, pieces).map(move |seen| {
+        let due = Instant(seen.window.end.0.saturating_add(pipeline.delay.approximate_micros()));
+        let owner = seen.record().owner_plan;
+        let approved = owner.and_then(|plan| approved.get(&plan)).copied();
+        let (by, reason) = obstacles.before(&seen).map(|found| (found.by, found.reason)).unzip();
+        (
+            pipeline.grid.window_key(seen.window.position).unwrap_or_default(),
+            datum::timestamptz(seen.window.start),
+            seen.state.name().to_owned(),
+            owner,
+            datum::timestamptz(approved.map_or(due, |approved| approved.max(due))),
+            by,
+            reason,
+        )
+    }))
 }
 
 const PIPELINES: &str =
@@ -87,8 +78,9 @@ fn waiting_for(pool_id: i32) -> i64 {
         (pipelines, spi::read(PLANNED, &[pool_id.into()], |row| row.at::<i64>(1)))
     });
     let live = pipelines.into_iter().map(|id| {
-        let waiting = waiting(&Pipeline::by_id(id), true);
-        waiting.iter().filter(|seen| seen.state != State::Blocked).count() as i64
+        let pipeline = Pipeline::by_id(id);
+        let waiting = waiting(&pipeline, true);
+        piece::count(&pipeline.grid, waiting.iter().filter(|piece| piece.state != State::Blocked))
     });
     live.sum::<i64>() + planned.iter().sum::<i64>()
 }

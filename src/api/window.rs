@@ -6,9 +6,10 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Result, answer};
 use crate::ledger::obstacle::{Obstacles, is_waiting};
+use crate::ledger::piece::{self, Piece, Seen};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
-use crate::ledger::window::{self, Reading, Seen};
+use crate::ledger::window::{self, Reading};
 use crate::postgres::datum::{self, timestamptz};
 use crate::postgres::settings;
 use crate::postgres::zone::PgZone;
@@ -38,21 +39,22 @@ fn pipeline_windows(
         name!(why, String),
     ),
 > {
-    let (pipeline, seen) = answer(windows(pipeline, since, until));
-    let obstacles = Obstacles::of(&pipeline, &seen);
-    TableIterator::new(seen.into_iter().map(|seen| row(&pipeline, &obstacles, seen)).collect::<Vec<_>>())
+    let (pipeline, pieces) = answer(windows(pipeline, since, until));
+    TableIterator::new(rows(pipeline, pieces))
 }
 
 fn windows(
     pipeline: Option<String>,
     since: Option<String>,
     until: Option<String>,
-) -> Result<(Pipeline, Vec<Seen>)> {
+) -> Result<(Pipeline, Vec<Piece>)> {
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Read)?;
     let now = datum::clock();
     let bounds = pipeline.bounds(since.as_deref(), until.as_deref(), now)?;
-    let seen = window::look(Reading::Stable, &pipeline, bounds.positions, now)?;
-    Ok((pipeline, seen))
+    let positions = bounds.positions;
+    window::require_countable(&pipeline, positions.end - positions.start, &positions)?;
+    let pieces = window::look(Reading::Stable, &pipeline, positions, now)?;
+    Ok((pipeline, pieces))
 }
 
 type Row = (
@@ -69,21 +71,26 @@ type Row = (
     String,
 );
 
-fn row(pipeline: &Pipeline, obstacles: &Obstacles, seen: Seen) -> Row {
-    let why = why(pipeline, obstacles, &seen);
-    let record = seen.record;
+/// A row for each window, made as it is asked for.
+fn rows(pipeline: Pipeline, pieces: Vec<Piece>) -> impl Iterator<Item = Row> {
+    let obstacles = Obstacles::of(&pipeline, &pieces);
+    window::one_by_one(&pipeline, pieces).map(move |seen| row(&pipeline, &obstacles, &seen))
+}
+
+fn row(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> Row {
+    let record = seen.record();
     (
         pipeline.grid.window_key(seen.window.position).unwrap_or_default(),
         timestamptz(seen.window.start),
         timestamptz(seen.window.end),
         seen.state.name().to_owned(),
-        record.code_version,
+        record.code_version.clone(),
         record.owner_plan.or((record.plan_id > 0).then_some(record.plan_id)),
         record.token,
         record.attempt,
         record.rows,
         record.published_at.map(timestamptz),
-        why,
+        why(pipeline, obstacles, seen),
     )
 }
 
@@ -112,19 +119,9 @@ fn windows_of(
         return TableIterator::new([]);
     }
     let pipeline = Pipeline::by_id(pipeline_id);
-    let positions = window::with_record(&pipeline);
-    let range = match (positions.first(), positions.last()) {
-        (Some(first), Some(last)) => *first..last + 1,
-        _ => 0..0,
-    };
-    let seen = answer(window::look(Reading::Stable, &pipeline, range, datum::clock()));
-    let obstacles = Obstacles::of(&pipeline, &seen);
-    let rows: Vec<Row> = seen
-        .into_iter()
-        .filter(|seen| positions.binary_search(&seen.window.position).is_ok())
-        .map(|seen| row(&pipeline, &obstacles, seen))
-        .collect();
-    TableIterator::new(rows)
+    let mut pieces = window::look_at_all(&pipeline, datum::clock());
+    pieces.retain(Piece::has_record);
+    TableIterator::new(rows(pipeline, pieces))
 }
 
 #[pg_extern(sql = false)]
@@ -144,8 +141,12 @@ fn missed_of(
     }
     let pipeline = Pipeline::by_id(pipeline_id);
     let missed = answer(window::missed(Reading::Stable, &pipeline, datum::clock()));
-    let start = |seen: Option<&Seen>| seen.map(|seen| timestamptz(seen.window.start));
-    TableIterator::once((missed.len() as i64, start(missed.first()), start(missed.last())))
+    let start = |position| pipeline.grid.boundary(position).ok().map(timestamptz);
+    TableIterator::once((
+        piece::count(&pipeline.grid, &missed),
+        missed.first().and_then(|piece| start(piece.first())),
+        missed.last().and_then(|piece| start(piece.last())),
+    ))
 }
 
 /// The calendars of the pipelines that a query has met; `None` for those that its caller may not read.
@@ -175,22 +176,23 @@ fn why_named(pipeline: Option<String>, window_key: Option<String>) -> Result<Str
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Read)?;
     let window = pipeline.window_named(&window_key.unwrap_or_default())?;
     let range = window.position..window.position + 1;
-    let seen = window::look(Reading::Stable, &pipeline, range, datum::clock())?;
-    let obstacles = Obstacles::of(&pipeline, &seen);
-    Ok(seen.first().map(|seen| why(&pipeline, &obstacles, seen)).unwrap_or_default())
+    let pieces = window::look(Reading::Stable, &pipeline, range, datum::clock())?;
+    let obstacles = Obstacles::of(&pipeline, &pieces);
+    let seen = window::one_by_one(&pipeline, pieces).next();
+    Ok(seen.map(|seen| why(&pipeline, &obstacles, &seen)).unwrap_or_default())
 }
 
 /// One honest sentence or more on why the window is as it is, and what would move it.
 fn why(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> String {
     let said = state_text(pipeline, seen);
-    match is_waiting(seen).then(|| obstacles.before(seen)).flatten() {
+    match is_waiting(seen.state).then(|| obstacles.before(seen)).flatten() {
         Some(obstacle) => format!("{said} Now {}.", obstacle.reason),
         None => said,
     }
 }
 
 fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
-    let record = &seen.record;
+    let record = seen.record();
     let at = |instant: Instant| instant_text(pipeline.grid.zone(), instant);
     let error = || record.error.as_deref().unwrap_or("no reason given").to_owned();
     let said = || {

@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::ledger::claim::{hold_window, release_window};
 use crate::ledger::grid;
 use crate::ledger::mark::Decision;
-use crate::ledger::window::{self, Reading, Seen};
+use crate::ledger::piece::{Piece, Seen};
+use crate::ledger::window::{self, Reading};
 use crate::postgres::segment::Measure;
 use crate::postgres::{datum, lock, lock::Key, role, spi};
 use std::collections::HashSet;
@@ -33,9 +34,9 @@ pub fn candidates(decision: &Decision) -> Result<Vec<Candidate>> {
     let id = decision.pipeline.id;
     let free = || -> Result<Vec<Seen>> {
         let positions = decision.bounds.positions.clone();
-        let mut seen = window::look(Reading::Deciding, &decision.pipeline, positions, datum::clock())?;
-        seen.retain(is_free);
-        Ok(seen)
+        let mut pieces = window::look(Reading::Deciding, &decision.pipeline, positions, datum::clock())?;
+        pieces.retain(is_free);
+        Ok(window::one_by_one(&decision.pipeline, pieces).collect())
     };
     role::as_ledger(|| lock::exclusive(Key::Approve { pipeline: id }));
     grid::require_current(&decision.pipeline)?;
@@ -56,13 +57,14 @@ pub fn candidates(decision: &Decision) -> Result<Vec<Candidate>> {
             let start = seen.window.start;
             idle.contains(&(start, true)) || idle.contains(&(start, starts_by_itself(seen)))
         })
-        .map(|seen| Candidate { window: seen.window, turn: seen.record.turn })
+        .map(|seen| Candidate { window: seen.window, turn: seen.record().turn })
         .collect())
 }
 
-fn is_free(seen: &Seen) -> bool {
+fn is_free(piece: &Piece) -> bool {
     let free = [State::Blocked, State::Failed, State::Refused, State::Eligible, State::Missed];
-    free.contains(&seen.state) && seen.record.owner_plan.is_none() && seen.record.slice_token.is_none()
+    let record = piece.record();
+    free.contains(&piece.state) && record.owner_plan.is_none() && record.slice_token.is_none()
 }
 
 fn starts_by_itself(seen: &Seen) -> bool {

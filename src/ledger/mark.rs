@@ -5,7 +5,7 @@ use crate::domain::zone::Instant;
 use crate::error::Result;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::Level;
-use crate::ledger::window::{Bounds, require_reason};
+use crate::ledger::window::{self, Bounds, require_reason};
 use crate::postgres::{datum, role, session, spi};
 
 /// What a call says about the windows of a range.
@@ -63,6 +63,8 @@ impl Decision {
         let reason = require_reason(reason)?;
         let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
         let bounds = pipeline.bounds(since.as_deref(), until.as_deref(), datum::clock())?;
+        let positions = &bounds.positions;
+        window::require_countable(&pipeline, positions.end - positions.start, positions)?;
         Ok(Self { pipeline, bounds, reason, by: role::name(role::caller()) })
     }
 

@@ -13,6 +13,7 @@ pub mod mark;
 pub mod obstacle;
 pub mod pace;
 pub mod permit;
+pub mod piece;
 pub mod pipeline;
 pub mod plan;
 pub mod pool;

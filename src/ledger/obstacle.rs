@@ -2,8 +2,9 @@
 
 use crate::domain::lifecycle::{Outcome, State};
 use crate::ledger::permit::Cap;
+use crate::ledger::piece::{Piece, Seen};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::window::{Reading, Seen};
+use crate::ledger::window::Reading;
 use crate::ledger::writer;
 use crate::postgres::lock::{Holders, Key};
 use crate::postgres::{role, spi};
@@ -59,14 +60,14 @@ fn claimed_by(pids: impl IntoIterator<Item = Option<i32>>, what: &str) -> Obstac
 }
 
 /// Whether the window would run by itself, had it a lease.
-pub fn is_waiting(seen: &Seen) -> bool {
-    matches!(seen.state, State::Queued | State::Eligible | State::Blocked | State::Retrying)
+pub fn is_waiting(state: State) -> bool {
+    matches!(state, State::Queued | State::Eligible | State::Blocked | State::Retrying)
 }
 
 impl Obstacles {
     /// What is in the way of those of the windows that wait.
-    pub fn of(pipeline: &Pipeline, all: &[Seen]) -> Self {
-        let waiting = || all.iter().filter(|seen| is_waiting(seen));
+    pub fn of(pipeline: &Pipeline, all: &[Piece]) -> Self {
+        let waiting = || all.iter().filter(|piece| is_waiting(piece.state));
         let mut found = Self {
             pipeline_id: pipeline.id,
             sources: HashMap::new(),
@@ -78,8 +79,8 @@ impl Obstacles {
             return found;
         }
         found.holders = role::as_ledger(Holders::now);
-        let held = waiting().filter(|seen| seen.record.newest == Some(Outcome::Revoked));
-        let held: Vec<i64> = held.filter_map(|seen| seen.record.token).collect();
+        let held = waiting().filter(|piece| piece.record().newest == Some(Outcome::Revoked));
+        let held: Vec<i64> = held.filter_map(|piece| piece.record().token).collect();
         role::as_ledger(|| {
             let sources = spi::read(SOURCES, &[pipeline.id.into()], |row| {
                 (row.at::<i64>(1), Obstacle { by: row.at(2), reason: row.at(3) })
@@ -88,7 +89,7 @@ impl Obstacles {
             found.sources.extend(sources);
             found.writers.extend(writer::of(Reading::Stable, held));
         });
-        for (position, state) in waiting().filter_map(|seen| seen.record.blocked_by) {
+        for (position, state) in waiting().filter_map(|piece| piece.blocked_by) {
             let key = pipeline.grid.window_key(position).unwrap_or_default();
             found.blocking.insert(position, (key, state));
         }
@@ -116,8 +117,8 @@ impl Obstacles {
 
     /// What is in the way of a window that waits.
     pub fn before(&self, seen: &Seen) -> Option<Obstacle> {
-        let record = &seen.record;
-        if let Some((key, state)) = record.blocked_by.and_then(|(position, _)| self.blocking.get(&position)) {
+        let record = seen.record();
+        if let Some((key, state)) = seen.blocked_by.and_then(|(position, _)| self.blocking.get(&position)) {
             return Some(Obstacle {
                 by: format!("window {key}"),
                 reason: format!("window {key} is {state}: it has to be done, skipped or adopted first"),

@@ -135,7 +135,7 @@ impl Pipeline {
 }
 
 /// What the ledger holds lies on the pipeline's grid and within its years.
-const ON_GRID: &str = "windows of the ledger are on the grid";
+pub const ON_GRID: &str = "windows of the ledger are on the grid";
 
 const NEWEST_STARTED: &str = "SELECT window_start FROM backfill.run_data
     WHERE pipeline_id = $1 AND run_kind <> 'adopted' ORDER BY window_start DESC LIMIT 1";

@@ -20,11 +20,11 @@ use crate::domain::calendar::Window;
 use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
-use crate::ledger::pipeline::Pipeline;
-use crate::ledger::window::{self, Bounds, Reading, Seen};
+use crate::ledger::piece::{self, Piece};
+use crate::ledger::pipeline::{ON_GRID, Pipeline};
+use crate::ledger::window::{self, Bounds, Reading};
 use crate::postgres::{role, spi};
 use serde_json::{Map, Value};
-use std::collections::HashSet;
 use std::ops::Range;
 
 /// What somebody asked for; the arguments of `backfill_plan` after their defaults.
@@ -67,11 +67,11 @@ pub enum Mode {
 
 impl Mode {
     /// Why it leaves out a window that could be planned.
-    fn reason_to_decline(self, seen: &Seen) -> Option<&'static str> {
+    fn reason_to_decline(self, piece: &Piece) -> Option<&'static str> {
         match self {
-            Self::Missing if seen.record.slice_token.is_some() => Some("already done"),
-            Self::Failed if !matches!(seen.state, State::Failed | State::Refused) => Some("not failed"),
-            Self::Stale if seen.state != State::Stale => Some("not stale"),
+            Self::Missing if piece.record().slice_token.is_some() => Some("already done"),
+            Self::Failed if !matches!(piece.state, State::Failed | State::Refused) => Some("not failed"),
+            Self::Stale if piece.state != State::Stale => Some("not stale"),
             _ => None,
         }
     }
@@ -249,18 +249,27 @@ pub struct Declined {
 #[derive(Debug)]
 pub struct Selection {
     pub bounds: Bounds,
-    pub members: Vec<Seen>,
+    pub members: Vec<Piece>,
+    /// How many windows the members are.
+    pub windows: i64,
     pub declined: Vec<Declined>,
+}
+
+impl Selection {
+    /// The windows one by one.
+    pub fn list(&self, pipeline: &Pipeline) -> Vec<Window> {
+        window::one_by_one(pipeline, self.members.iter().cloned()).map(|seen| seen.window).collect()
+    }
 }
 
 /// Selects by the clock `as_of`.
 pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<Selection> {
-    select_beside(&HashSet::new(), pipeline, request, as_of)
+    select_beside(&[], pipeline, request, as_of)
 }
 
-/// The same without windows that begin at these instants, which are neither taken nor declined.
+/// The same without the windows at these positions, which ascend: they are neither taken nor declined.
 pub fn select_beside(
-    listed: &HashSet<Instant>,
+    listed: &[i64],
     pipeline: &Pipeline,
     request: &Request,
     as_of: Instant,
@@ -275,29 +284,47 @@ pub fn select_beside(
         }
         _ => pipeline.bounds(request.since.as_deref(), request.until.as_deref(), as_of)?,
     };
-    let is_wanted = |position: i64| {
-        wanted.as_ref().is_none_or(|ranges| {
-            let after = ranges.partition_point(|range| range.start <= position);
-            after > 0 && ranges[after - 1].contains(&position)
-        })
-    };
-    let seen = window::look(Reading::Deciding, pipeline, bounds.positions.clone(), as_of)?;
-    let oldest_source = pipeline
-        .source_retention
-        .filter(|_| request.override_retention.is_none())
-        .map(|retention| Instant(as_of.0.saturating_sub(retention.approximate_micros())));
+    let pieces = window::look(Reading::Deciding, pipeline, bounds.positions.clone(), as_of)?;
+    let newest_due = pipeline.newest_due(as_of);
+    let retained = pipeline.source_retention.filter(|_| request.override_retention.is_none());
+    let oldest_source = retained.and_then(|retention| {
+        let oldest = Instant(as_of.0.saturating_sub(retention.approximate_micros()));
+        let window = pipeline.grid.window_of(oldest).ok()?;
+        Some(if window.start < oldest { window.position + 1 } else { window.position })
+    });
+    let wanted = without(listed, wanted.unwrap_or_else(|| vec![bounds.positions.clone()]));
+    let border = oldest_source.unwrap_or(i64::MIN);
     let mut members = Vec::new();
     let mut declined: Vec<Declined> = Vec::new();
-    for seen in seen {
-        if !is_wanted(seen.window.position) || listed.contains(&seen.window.start) {
-            continue;
-        }
-        match reason_to_decline(&seen, request, pipeline.newest_due(as_of), oldest_source) {
-            None => members.push(seen),
-            Some(reason) => decline(&mut declined, &seen.window, reason),
+    for piece in pieces {
+        let behind = wanted.partition_point(|range| range.end <= piece.first());
+        for range in wanted[behind..].iter().take_while(|range| range.start <= piece.last()) {
+            for range in [range.start..range.end.min(border), range.start.max(border)..range.end] {
+                let Some(piece) = piece.within(&pipeline.grid, &range) else { continue };
+                match reason_to_decline(&piece, request, newest_due, border) {
+                    None => members.push(piece),
+                    Some(reason) => decline(&mut declined, pipeline, &piece, reason),
+                }
+            }
         }
     }
-    Ok(Selection { bounds, members, declined })
+    let windows = piece::count(&pipeline.grid, &members);
+    window::require_countable(pipeline, windows, &bounds.positions)?;
+    Ok(Selection { bounds, members, windows, declined })
+}
+
+/// Ascending ranges without some of their positions.
+fn without(listed: &[i64], ranges: Vec<Range<i64>>) -> Vec<Range<i64>> {
+    let mut left = Vec::with_capacity(ranges.len());
+    for Range { mut start, end } in ranges {
+        let first = listed.partition_point(|position| *position < start);
+        for position in listed[first..].iter().take_while(|position| **position < end) {
+            left.extend(Some(start..*position).filter(|range| !range.is_empty()));
+            start = position + 1;
+        }
+        left.extend(Some(start..end).filter(|range| !range.is_empty()));
+    }
+    left
 }
 
 /// The windows that the request names, as ascending ranges of positions; `None` if it names a range of time.
@@ -321,13 +348,13 @@ fn named_bounds(pipeline: &Pipeline, positions: Range<i64>) -> Bounds {
     Bounds { since: boundary(positions.start), until: boundary(positions.end), positions }
 }
 
-/// Positions as half-open ranges, flattened: `[first, end, first, end, …]`.
-pub fn ranges_of(positions: impl Iterator<Item = i64>) -> Vec<i64> {
+/// The positions of ascending pieces as half-open ranges, flattened: `[first, end, first, end, …]`.
+pub fn ranges_of(pieces: &[Piece]) -> Vec<i64> {
     let mut ranges: Vec<i64> = vec![];
-    for position in positions {
+    for Range { start, end } in pieces.iter().map(|piece| piece.positions.clone()) {
         match ranges.last_mut() {
-            Some(end) if *end == position => *end = position + 1,
-            _ => ranges.extend([position, position + 1]),
+            Some(last) if *last == start => *last = end,
+            _ => ranges.extend([start, end]),
         }
     }
     ranges
@@ -336,33 +363,35 @@ pub fn ranges_of(positions: impl Iterator<Item = i64>) -> Vec<i64> {
 /// Why a window is left out that the source cannot answer for any more.
 pub const RETENTION: &str = "beyond source retention";
 
+/// The same for all windows of the piece.
 fn reason_to_decline(
-    seen: &Seen,
+    piece: &Piece,
     request: &Request,
     newest_due: i64,
-    oldest_source: Option<Instant>,
+    oldest_source: i64,
 ) -> Option<String> {
-    match seen.state {
+    match piece.state {
         State::Locked => Some("locked".to_owned()),
         State::Skipped => Some("skipped".to_owned()),
-        _ if seen.record.owner_plan.is_some() => {
-            seen.record.owner_plan.map(|plan| format!("owned by plan {plan}"))
-        }
+        _ if let Some(plan) = piece.record().owner_plan => Some(format!("owned by plan {plan}")),
         State::Leased | State::Retrying => Some("in flight".to_owned()),
-        _ if seen.window.position > newest_due => Some("not due".to_owned()),
-        _ if let Some(reason) = request.mode.reason_to_decline(seen) => Some(reason.to_owned()),
-        _ if oldest_source.is_some_and(|oldest| seen.window.start < oldest) => Some(RETENTION.to_owned()),
+        _ if piece.first() > newest_due => Some("not due".to_owned()),
+        _ if let Some(reason) = request.mode.reason_to_decline(piece) => Some(reason.to_owned()),
+        _ if piece.first() < oldest_source => Some(RETENTION.to_owned()),
         _ => None,
     }
 }
 
-fn decline(declined: &mut Vec<Declined>, window: &Window, reason: String) {
+fn decline(declined: &mut Vec<Declined>, pipeline: &Pipeline, piece: &Piece, reason: String) {
+    let boundary = |k| pipeline.grid.boundary(k).expect(ON_GRID);
+    let (start, end) = (boundary(piece.first()), boundary(piece.positions.end));
+    let windows = piece.count(&pipeline.grid);
     match declined.last_mut() {
-        Some(last) if last.end == window.start && last.reason == reason => {
-            last.end = window.end;
-            last.windows += 1;
+        Some(last) if last.end == start && last.reason == reason => {
+            last.end = end;
+            last.windows += windows;
         }
-        _ => declined.push(Declined { start: window.start, end: window.end, windows: 1, reason }),
+        _ => declined.push(Declined { start, end, windows, reason }),
     }
 }
 
@@ -376,12 +405,14 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    pub fn of(members: &[Seen]) -> Self {
-        Self {
-            ranges: ranges_of(members.iter().map(|seen| seen.window.position)),
-            states: members.iter().map(|seen| letter(seen.state)).collect(),
-            tokens: members.iter().map(|seen| seen.record.slice_token.unwrap_or(0)).collect(),
+    pub fn of(members: &[Piece]) -> Self {
+        let mut frozen = Self { ranges: ranges_of(members), states: String::new(), tokens: vec![] };
+        for piece in members {
+            let windows = (piece.positions.end - piece.positions.start) as usize;
+            frozen.states.extend(std::iter::repeat_n(letter(piece.state), windows));
+            frozen.tokens.extend(std::iter::repeat_n(piece.record().slice_token.unwrap_or(0), windows));
         }
+        frozen
     }
 
     fn positions(&self) -> impl Iterator<Item = i64> + '_ {
@@ -538,32 +569,34 @@ fn missing(id: i64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::piece::fake;
     use crate::ledger::window::Record;
 
-    fn seen(position: i64, state: State, token: Option<i64>) -> Seen {
-        let window = Window { position, start: Instant(position), end: Instant(position + 1) };
-        Seen { window, state, record: Record { slice_token: token, ..Record::default() } }
+    fn frozen(windows: &[(i64, State, Option<i64>)]) -> Frozen {
+        let piece = |(position, state, token): &(i64, State, Option<i64>)| {
+            let record = Record { slice_token: *token, ..Record::default() };
+            let range = *position..position + 1;
+            piece::divide(&fake::seconds(), range, vec![(*position, record)], &[], |_, _| *state).remove(0)
+        };
+        Frozen::of(&windows.iter().map(piece).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn positions_are_left_out_of_ranges() {
+        let of = |listed: &[i64]| without(listed, vec![0..3, 5..6, 8..12]);
+        assert_eq!(of(&[]), [0..3, 5..6, 8..12]);
+        assert_eq!(of(&[-1, 3, 4, 12, 13]), [0..3, 5..6, 8..12]);
+        assert_eq!(of(&[0, 1, 5, 9, 11]), [2..3, 8..9, 10..11]);
+        assert_eq!(of(&(0..12).collect::<Vec<_>>()), []);
     }
 
     #[test]
     fn frozen_members_name_what_moved() {
-        let then = Frozen::of(&[
-            seen(1, State::Missed, None),
-            seen(2, State::Missed, None),
-            seen(4, State::Done, Some(7)),
-        ]);
+        let then = frozen(&[(1, State::Missed, None), (2, State::Missed, None), (4, State::Done, Some(7))]);
         assert_eq!(then.ranges, [1, 3, 4, 5]);
-        let same = Frozen::of(&[
-            seen(1, State::Eligible, None),
-            seen(2, State::Missed, None),
-            seen(4, State::Done, Some(7)),
-        ]);
+        let same = frozen(&[(1, State::Eligible, None), (2, State::Missed, None), (4, State::Done, Some(7))]);
         assert_eq!(then, same);
-        let moved = Frozen::of(&[
-            seen(1, State::Missed, None),
-            seen(3, State::Missed, None),
-            seen(4, State::Done, Some(9)),
-        ]);
+        let moved = frozen(&[(1, State::Missed, None), (3, State::Missed, None), (4, State::Done, Some(9))]);
         let differences = then.differences(&moved, |k| format!("w{k}"));
         assert_eq!(
             differences,

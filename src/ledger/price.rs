@@ -5,9 +5,10 @@ use crate::domain::price;
 use crate::domain::turnaround;
 use crate::domain::zone::{Instant, Zone};
 use crate::ledger::pace::Pace;
+use crate::ledger::piece::Piece;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::Plan;
-use crate::ledger::window::Seen;
+use crate::ledger::window;
 use crate::postgres::{role, spi};
 use chrono::{Datelike, Timelike};
 use serde_json::{Value, json};
@@ -71,24 +72,23 @@ fn size(pipeline: &Pipeline, start: Instant, end: Instant, rows: Option<i64>) ->
 
 /// The price of running the members on `slots` slots, in the plan's order. Durations are in seconds; what is not
 /// known is null.
-pub fn estimate(pipeline: &Pipeline, members: &[Seen], newest_first: bool, slots: i32) -> Value {
+pub fn estimate(pipeline: &Pipeline, members: &[Piece], newest_first: bool, slots: i32) -> Value {
     let history = History::of(pipeline);
     let expected = pipeline.expected_duration.map(|span| span.approximate_micros());
-    let mut windows: Vec<Size> = members
-        .iter()
-        .map(|seen| size(pipeline, seen.window.start, seen.window.end, seen.record.rows))
+    let mut windows: Vec<Size> = window::one_by_one(pipeline, members.iter().cloned())
+        .map(|seen| size(pipeline, seen.window.start, seen.window.end, seen.record().rows))
         .collect();
     if newest_first {
         windows.reverse();
     }
     let price = price::price(&history.runs, history.idle, expected, &windows, slots.max(1) as usize);
     let mut holding: BTreeMap<String, i64> = BTreeMap::new();
-    for seen in members.iter().filter(|seen| seen.record.slice_token.is_some()) {
-        let version = seen.record.code_version.clone().unwrap_or_else(|| "unknown".to_owned());
+    for record in members.iter().map(Piece::record).filter(|record| record.slice_token.is_some()) {
+        let version = record.code_version.clone().unwrap_or_else(|| "unknown".to_owned());
         *holding.entry(version).or_default() += 1;
     }
     json!({
-        "windows": members.len(),
+        "windows": windows.len(),
         "window_p50": seconds(price.window_p50),
         "window_p90": seconds(price.window_p90),
         "idle": seconds(price.idle),

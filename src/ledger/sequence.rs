@@ -10,12 +10,14 @@
 //!   is older than that change.
 
 use crate::domain::lifecycle::{Outcome, State};
-use crate::domain::zone::Instant;
+use crate::domain::timeline::Timeline;
+use crate::domain::zone::{Instant, Zone};
 use crate::error::Result;
 use crate::ledger::permit::Holder;
+use crate::ledger::piece::Piece;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::takeover;
-use crate::ledger::window::{self, Reading, Seen};
+use crate::ledger::window::{self, Reading};
 use crate::postgres::{datum, lock, lock::Key, spi};
 use serde_json::{Value, json};
 
@@ -59,13 +61,13 @@ pub fn is_ready(pipeline: &Pipeline, window_start: Instant) -> bool {
     let Some(before) = pipeline.window_before(pipeline.position_of(window_start)) else { return true };
     let range = before.position..before.position + 1;
     window::look_at_each(Reading::Deciding, pipeline, range, datum::clock())
-        .is_ok_and(|seen| seen.iter().all(is_settled))
+        .is_ok_and(|pieces| pieces.iter().all(is_settled))
 }
 
 /// Whether what comes after the window can rest on it.
-fn is_settled(seen: &Seen) -> bool {
-    let record = &seen.record;
-    match seen.state {
+fn is_settled(piece: &Piece) -> bool {
+    let record = piece.record();
+    match piece.state {
         State::Skipped | State::Stale | State::Adopted | State::Done => true,
         // What is locked stays what it is: that is what locks are for.
         State::Locked => {
@@ -80,34 +82,43 @@ fn is_settled(seen: &Seen) -> bool {
 pub fn becomes_stale(pipeline: &Pipeline, position: i64, now: Instant) -> Result<Value> {
     let behind = position + 1..pipeline.newest_due(now) + 1;
     let mut held = window::look_at_each(Reading::Deciding, pipeline, behind, now)?;
-    held.retain(|seen| seen.record.slice_token.is_some());
-    let key = |seen: Option<&Seen>| seen.and_then(|seen| pipeline.grid.window_key(seen.window.position).ok());
+    held.retain(|piece| piece.record().slice_token.is_some());
+    let key = |piece: Option<&Piece>| piece.and_then(|piece| pipeline.grid.window_key(piece.first()).ok());
     Ok(json!({ "windows": held.len(), "oldest": key(held.first()), "newest": key(held.last()) }))
 }
 
 /// The token before which a slice may rest on one that was skipped since; 0 if there is none.
-fn withdrawn_by(seen: &Seen) -> i64 {
-    let skip = seen.record.said.as_ref().filter(|_| seen.state == State::Skipped);
-    skip.filter(|_| seen.record.slice_token.is_some()).map_or(0, |skip| skip.token + 1)
+fn withdrawn_by(piece: &Piece) -> i64 {
+    let record = piece.record();
+    let skip = record.said.as_ref().filter(|_| piece.state == State::Skipped);
+    skip.filter(|_| record.slice_token.is_some()).map_or(0, |skip| skip.token + 1)
 }
 
 /// Marks what is blocked by a window before it, and what is stale because of one. `all` holds every window from the
 /// pipeline's first one on.
-pub fn judge(all: &mut [Seen]) {
+pub fn judge<Z: Zone>(grid: &Timeline<Z>, all: Vec<Piece>) -> Vec<Piece> {
+    let mut judged = Vec::with_capacity(all.len());
     let mut in_the_way: Option<(i64, State)> = None;
     let mut newest_change = 0;
     let mut stale = false;
-    for seen in all {
-        stale |= seen.record.slice_token.is_some_and(|token| token < newest_change);
-        if stale && matches!(seen.state, State::Adopted | State::Done) {
-            seen.state = State::Stale;
+    for mut piece in all {
+        stale |= piece.record().slice_token.is_some_and(|token| token < newest_change);
+        if stale && matches!(piece.state, State::Adopted | State::Done) {
+            piece.state = State::Stale;
         }
-        newest_change = newest_change.max(seen.record.changed_by.unwrap_or(0)).max(withdrawn_by(seen));
-        if in_the_way.is_some() && matches!(seen.state, State::Queued | State::Eligible) {
-            seen.state = State::Blocked;
-            seen.record.blocked_by = in_the_way;
+        newest_change = newest_change.max(piece.record().changed_by.unwrap_or(0)).max(withdrawn_by(&piece));
+        if !matches!(piece.state, State::Queued | State::Eligible) {
+            in_the_way = (!is_settled(&piece)).then_some((piece.last(), piece.state));
+            judged.push(piece);
+        } else if let Some(before) = in_the_way {
+            judged.push(piece.blocked_by(before));
         } else {
-            in_the_way = (!is_settled(seen)).then_some((seen.window.position, seen.state));
+            let first = piece.first();
+            in_the_way = Some((first, piece.state));
+            let behind = piece.within(grid, &(first + 1..i64::MAX));
+            judged.extend(piece.within(grid, &(first..first + 1)));
+            judged.extend(behind.map(|behind| behind.blocked_by((first, piece.state))));
         }
     }
+    judged
 }

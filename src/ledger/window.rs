@@ -1,16 +1,17 @@
 //! The windows of a pipeline with everything that the ledger and the clock say about them.
 
-use crate::domain::bound::Bound;
+use crate::domain::bound::{Bound, instant_text};
 use crate::domain::calendar::{GridError, Window};
 use crate::domain::catchup::Admission;
 use crate::domain::lifecycle::{Facts, Mark, Outcome, State};
+use crate::domain::timeline::EVER;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::grid;
-use crate::ledger::pipeline::Pipeline;
+use crate::ledger::piece::{self, Piece, Seen};
+use crate::ledger::pipeline::{ON_GRID, Pipeline};
 use crate::ledger::sequence;
 use crate::postgres::{datum, role, spi};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// What the ledger holds of one window.
@@ -36,8 +37,6 @@ pub struct Record {
     pub said: Option<Said>,
     /// The token of the newest slice whose digest is not that of the slice before.
     pub changed_by: Option<i64>,
-    /// The position of the window that it waits for, and the state of that.
-    pub blocked_by: Option<(i64, State)>,
 }
 
 /// A mark with who made it, when and why.
@@ -49,14 +48,6 @@ pub struct Said {
     pub at: Instant,
     /// The last token that was given out by then.
     pub token: i64,
-}
-
-/// One window, its state, and what the ledger holds of it.
-#[derive(Debug, Clone)]
-pub struct Seen {
-    pub window: Window,
-    pub state: State,
-    pub record: Record,
 }
 
 const RECORDS: &str = include_str!("../../sql/query/window_records.sql");
@@ -71,12 +62,8 @@ pub enum Reading {
     Deciding,
 }
 
-fn records(
-    reading: Reading,
-    pipeline: &Pipeline,
-    since: Instant,
-    until: Instant,
-) -> HashMap<Instant, Record> {
+/// What the ledger holds of the windows that start from `since` on and before `until`, by position, ascending.
+fn records(reading: Reading, pipeline: &Pipeline, since: Instant, until: Instant) -> Vec<(i64, Record)> {
     let args = [pipeline.id.into(), since.into(), until.into()];
     let decode = |row: &spi::Row| {
         let ended: Option<String> = row.get(5);
@@ -117,30 +104,55 @@ fn records(
                 token: row.at(23),
             }),
             changed_by: row.get(24),
-            blocked_by: None,
         };
-        (row.at::<Instant>(1), record)
+        let window = pipeline.grid.window_of(row.at(1)).expect(ON_GRID);
+        (window.position, record)
     };
-    let rows = match reading {
+    let mut records = match reading {
         Reading::Stable => spi::read(RECORDS, &args, decode),
         Reading::Deciding => spi::latest_bulk(RECORDS, &args, decode),
     };
-    rows.into_iter().collect()
+    records.sort_unstable_by_key(|(position, _)| *position);
+    records
 }
 
-/// The windows of a range of positions as they are at `now`.
-pub fn look(reading: Reading, pipeline: &Pipeline, positions: Range<i64>, now: Instant) -> Result<Vec<Seen>> {
+/// The windows of a range of positions as they are at `now`. What that costs grows with what the ledger holds of
+/// them, and not with how many they are.
+pub fn look(
+    reading: Reading,
+    pipeline: &Pipeline,
+    positions: Range<i64>,
+    now: Instant,
+) -> Result<Vec<Piece>> {
     if !pipeline.depends_on_past {
         return look_at_each(reading, pipeline, positions, now);
     }
-    let mut seen = look_at_each(reading, pipeline, pipeline.grid.first..positions.end, now)?;
-    sequence::judge(&mut seen);
-    seen.retain(|seen| positions.contains(&seen.window.position));
-    Ok(seen)
+    let all = look_at_each(reading, pipeline, pipeline.grid.first..positions.end, now)?;
+    let judged = sequence::judge(&pipeline.grid, all);
+    Ok(judged.iter().filter_map(|piece| piece.within(&pipeline.grid, &positions)).collect())
+}
+
+/// All windows that are due or that the ledger holds something of, as they are at `now`.
+pub fn look_at_all(pipeline: &Pipeline, now: Instant) -> Vec<Piece> {
+    let records = role::as_ledger(|| records(Reading::Stable, pipeline, EVER, Instant(i64::MAX)));
+    let newest = records.last().map_or(i64::MIN, |(position, _)| *position);
+    let all = pipeline.grid.first..newest.max(pipeline.newest_due(now)) + 1;
+    let pieces = assemble(pipeline, all, records, now);
+    if pipeline.depends_on_past { sequence::judge(&pipeline.grid, pieces) } else { pieces }
+}
+
+/// The windows of pieces, one by one as they are asked for.
+pub fn one_by_one<P: IntoIterator<Item = Piece>>(
+    pipeline: &Pipeline,
+    pieces: P,
+) -> impl Iterator<Item = Seen> + use<P> {
+    piece::windows(&pipeline.grid, pieces).inspect(|_| {
+        pgrx::check_for_interrupts!();
+    })
 }
 
 /// Which windows of the pipeline may start by themselves at `now`.
-pub fn admission(pipeline: &Pipeline, now: Instant) -> Admission {
+fn admission(pipeline: &Pipeline, now: Instant) -> Admission {
     let newest =
         role::as_ledger(|| spi::read(NEWEST_START, &[pipeline.id.into()], |row| row.at::<Instant>(1)));
     pipeline.admission(now, newest.into_iter().next())
@@ -152,51 +164,74 @@ pub fn look_at_each(
     pipeline: &Pipeline,
     positions: Range<i64>,
     now: Instant,
-) -> Result<Vec<Seen>> {
-    let grid = &pipeline.grid;
-    let windows: Vec<Window> = grid.windows(positions).map_err(out_of_range)?.collect();
-    let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return Ok(vec![]) };
-    let mut records = role::as_ledger(|| records(reading, pipeline, first.start, last.end));
+) -> Result<Vec<Piece>> {
+    if positions.is_empty() {
+        return Ok(vec![]);
+    }
+    let at = |position| pipeline.grid.boundary(position).map_err(out_of_range);
+    let (since, until) = (at(positions.start)?, at(positions.end)?);
+    let records = role::as_ledger(|| records(reading, pipeline, since, until));
+    Ok(assemble(pipeline, positions, records, now))
+}
+
+fn assemble(
+    pipeline: &Pipeline,
+    positions: Range<i64>,
+    records: Vec<(i64, Record)>,
+    now: Instant,
+) -> Vec<Piece> {
     let admission = admission(pipeline, now);
     let newest_due = pipeline.newest_due(now);
-    Ok(windows
-        .into_iter()
-        .map(|window| {
-            let record = records.remove(&window.start).unwrap_or_default();
-            let said = record.said.as_ref().map(|said| said.mark);
-            let facts = Facts {
-                newest: record.newest,
-                requeued: record.requeued,
-                attempts_left: record.attempt < pipeline.max_attempts,
-                locked: said == Some(Mark::Locked),
-                skipped: said == Some(Mark::Skipped),
-                owned: record.owner_plan.is_some(),
-                has_slice: record.slice_token.is_some(),
-                stale: said == Some(Mark::Stale),
-                adopted: said == Some(Mark::Adopted),
-                admitted: admission.contains(window.position),
-                due: window.position <= newest_due,
-            };
-            Seen { window, state: facts.state(), record }
-        })
-        .collect())
+    let state_of = |position: i64, record: &Record| {
+        let said = record.said.as_ref().map(|said| said.mark);
+        let facts = Facts {
+            newest: record.newest,
+            requeued: record.requeued,
+            attempts_left: record.attempt < pipeline.max_attempts,
+            locked: said == Some(Mark::Locked),
+            skipped: said == Some(Mark::Skipped),
+            owned: record.owner_plan.is_some(),
+            has_slice: record.slice_token.is_some(),
+            stale: said == Some(Mark::Stale),
+            adopted: said == Some(Mark::Adopted),
+            admitted: admission.contains(position),
+            due: position <= newest_due,
+        };
+        facts.state()
+    };
+    let (catchup, backlog) = (&admission.catchup, &admission.backlog);
+    let turns = [catchup.start, catchup.end, backlog.start, backlog.end, newest_due + 1];
+    piece::divide(&pipeline.grid, positions, records, &turns, state_of)
 }
 
 /// The windows that are due, did not run, and start by themselves no more, oldest first.
-pub fn missed(reading: Reading, pipeline: &Pipeline, now: Instant) -> Result<Vec<Seen>> {
+pub fn missed(reading: Reading, pipeline: &Pipeline, now: Instant) -> Result<Vec<Piece>> {
     let due = pipeline.grid.first..pipeline.newest_due(now) + 1;
-    let mut seen = look(reading, pipeline, due, now)?;
-    seen.retain(|seen| seen.state == State::Missed);
-    Ok(seen)
+    let mut pieces = look_at_each(reading, pipeline, due, now)?;
+    pieces.retain(|piece| piece.state == State::Missed);
+    Ok(pieces)
 }
 
-/// The positions of those windows of the pipeline that have a record of any kind.
-pub fn with_record(pipeline: &Pipeline) -> Vec<i64> {
-    let everything = [pipeline.id.into(), Instant(i64::MIN + 1).into(), Instant(i64::MAX - 1).into()];
-    let mut positions: Vec<i64> =
-        role::as_ledger(|| spi::read(RECORDS, &everything, |row| pipeline.position_of(row.at(1))));
-    positions.sort_unstable();
-    positions
+/// The most windows that one call names. A plan of so many takes about a gigabyte of memory.
+const MOST: i64 = 10_000_000;
+
+/// Whether one call may name so many windows.
+pub fn is_countable(windows: i64) -> bool {
+    windows <= MOST
+}
+
+/// Refuses a call that would name too many windows (54000), those of `positions` among them.
+pub fn require_countable(pipeline: &Pipeline, windows: i64, positions: &Range<i64>) -> Result<()> {
+    if is_countable(windows) {
+        return Ok(());
+    }
+    let newest = pipeline.grid.boundary(positions.end - MOST).unwrap_or(EVER);
+    Err(Error::new(Code::TooMany, format!("{windows} windows are too many for one call"))
+        .detail(format!("One call names {MOST} at most."))
+        .hint(format!(
+            "Give since and until closer together, such as since => '{}', and the others in further calls.",
+            instant_text(pipeline.grid.zone(), newest)
+        )))
 }
 
 fn out_of_range(error: GridError) -> Error {
@@ -271,8 +306,8 @@ impl Pipeline {
             return Err(Error::new(Code::InvalidParameter, "since is after until")
                 .detail(format!(
                     "since is {}, until (exclusive) is {}.",
-                    crate::domain::bound::instant_text(self.grid.zone(), since_at),
-                    crate::domain::bound::instant_text(self.grid.zone(), until_at)
+                    instant_text(self.grid.zone(), since_at),
+                    instant_text(self.grid.zone(), until_at)
                 ))
                 .hint("Swap the two bounds."));
         }
