@@ -21,7 +21,7 @@ use crate::ledger::candidate::{self, Candidate};
 use crate::ledger::permit::{self, Cap, Permit, Size};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::{epoch, grid, requeue, sequence, takeover, version};
+use crate::ledger::{allowance, epoch, grid, requeue, sequence, takeover, version};
 use crate::postgres::{datum, lock, lock::Key, role, spi};
 
 /// What a worker asks for.
@@ -188,7 +188,7 @@ impl Source {
     }
 }
 
-/// Gives out up to `max_windows` leases. Never waits for anyone; an empty answer means that nothing can be
+/// Gives out up to `max_windows` leases, fewer where the transaction has its share of locks. Never waits for anyone; an empty answer means that nothing can be
 /// had now.
 pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
     let who = role::caller();
@@ -207,8 +207,9 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
         }
     }
     let mut grants: Vec<Grant> = vec![];
+    let most = wish.max_windows.min(allowance::left());
     for mut source in sources {
-        let want = wish.max_windows - grants.len();
+        let want = most - grants.len();
         if want == 0 {
             break;
         }
@@ -219,6 +220,7 @@ pub fn claim(wish: &Wish) -> Result<Vec<Grant>> {
         grants.extend(serve(&mut source, wish, want, who)?);
     }
     if !grants.is_empty() {
+        allowance::spend(grants.len());
         // A token that a crash forgets would be given out again.
         unsafe { pgrx::pg_sys::ForceSyncCommit() };
     }

@@ -1,8 +1,35 @@
 //! One lease a window, and never more than a cap allows.
 
-use crate::support::{Calls, LEVELS, daily};
-use pgrx_tests::{Database, wait_until};
+use crate::support::{Calls, LEVELS, daily, define};
+use pgrx_tests::{Database, assert_sqlstate, wait_until};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Three locks a window, of a table that all transactions of the server share.
+#[test]
+fn the_claims_of_one_transaction_fill_a_part_of_the_lock_table() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 10000)");
+    define(&mut session, "minutely", "'1 minute', now() - interval '10000 minutes'", "backlog => 0");
+    session.run("SELECT backfill_plan('minutely', NULL, NULL, 'test', expect => 10000)");
+    let claim = "SELECT count(*) FROM backfill_claim('test', 1000, pipelines => ARRAY['minutely'])";
+    session.run("BEGIN");
+    let granted = session.one::<i64>(claim, &[]);
+    let held = "pg_locks WHERE pid = pg_backend_pid() AND classid = 'backfill.run_data'::regclass";
+    let table = "SELECT current_setting('max_locks_per_transaction')::bigint * current_setting('max_connections')::bigint";
+    let table: i64 = session.one(table, &[]);
+    assert!((table / 48..table / 12).contains(&granted), "{granted} windows, {table} locks");
+    let held = session.count(held);
+    assert!((3 * granted..3 * granted + 5).contains(&held), "{held} locks for {granted} windows");
+    for _ in 0..5 {
+        assert_eq!(session.one::<i64>(claim, &[]), 0, "the transaction has its share");
+    }
+    session.run("COMMIT");
+    assert_eq!(session.one::<i64>(claim, &[]), granted, "another one has its own");
+    for n in [0, 1001] {
+        assert_sqlstate!(session.try_claim(&n.to_string()), "22023");
+    }
+}
 
 #[test]
 fn two_hundred_windows_and_twenty_workers_give_two_hundred_leases_within_the_caps() {
