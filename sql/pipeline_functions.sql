@@ -60,7 +60,7 @@ CREATE FUNCTION pipeline_define(
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pipeline_define_wrapper';
 REVOKE ALL ON FUNCTION pipeline_define(text, interval, backfill.bound, regclass, name, text, text, text, boolean, int, int, interval, text, int, interval, interval, int, interval, interval, interval, numeric, real, text, text, interval, name, text) FROM PUBLIC;
 COMMENT ON FUNCTION pipeline_define(text, interval, backfill.bound, regclass, name, text, text, text, boolean, int, int, interval, text, int, interval, interval, int, interval, interval, interval, numeric, real, text, text, interval, name, text) IS
-'Defines a pipeline, or applies what differs, and answers created, unchanged or what changed; the same call on every deployment changes nothing. Its windows follow each other by cadence (months, days, or a time) from start_at, local in time_zone. Nothing older than backlog windows ever starts by itself. Another grid is refused: pipeline_alter changes it. Errors: 22023, 42704, 42710 where another pipeline has the target, 42501, 0A000 for what is not built yet, 25006.';
+'Defines a pipeline, or applies what differs, and answers created, unchanged or what changed; the same call on every deployment changes nothing. Its windows follow each other by cadence (months, days, or a time) from start_at, local in time_zone. Nothing older than backlog windows ever starts by itself. Durations other than the cadence are 100 years at most. Another grid is refused: pipeline_alter changes it. Errors: 22023, 42704, 42710 where another pipeline has the target, 42501, 0A000 for what is not built yet, 25006.';
 
 CREATE FUNCTION pipeline_alter(pipeline text, settings jsonb) RETURNS text
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'pipeline_alter_wrapper';

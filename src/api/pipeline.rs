@@ -202,6 +202,9 @@ const TYPED: &str = "SELECT s.cadence, s.delay, s.lease_for, s.run_timeout, s.re
         s.target, s.slice_column::pg_catalog.text, s.depends_on_past
     FROM pg_catalog.jsonb_populate_record(NULL::backfill.pipeline_settings, $1) s";
 
+/// 100 years as intervals compare: what is longer was not meant, 'infinity' above all.
+const CENTURY: i64 = 36_000 * 86_400_000_000;
+
 fn check(settings: &Map<String, Value>) -> Result<Checked> {
     for (name, idle) in not_built() {
         if let Some(given) = settings.get(name).filter(|given| !given.is_null() && **given != idle) {
@@ -267,12 +270,12 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
     let grid = Grid::new(step, bound, zone).map_err(|error| {
         invalid("the grid cannot be laid", &format!("{error}."), "Choose another start_at or cadence.")
     })?;
-    let at_least = |name: &str, value: Option<Span>, least: i64| -> Result<Option<Span>> {
+    let long = |name: &str, value: Option<Span>, least: i64| -> Result<Option<Span>> {
         match value {
-            Some(span) if span.approximate_micros() < least => Err(invalid(
+            Some(span) if !(least..=CENTURY).contains(&span.approximate_micros()) => Err(invalid(
                 &format!("{name} is out of range"),
-                &format!("{name} must be at least {}.", datum::seconds_text(least)),
-                &format!("Give a longer {name}."),
+                &format!("{name} must be between {} and 100 years.", datum::seconds_text(least)),
+                &format!("Give another {name}."),
             )),
             other => Ok(other),
         }
@@ -320,15 +323,15 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         code_version,
         backlog: number("backlog", backlog, 0, i32::MAX)?,
         catchup: number("catchup", catchup, 0, i32::MAX)?,
-        delay: at_least("delay", delay, 0)?.ok_or_else(|| required("delay"))?,
+        delay: long("delay", delay, 0)?.ok_or_else(|| required("delay"))?,
         pool_id: pool::refer(&pool_name)?.0,
         max_active: number("max_active", max_active, 1, 10_000)?,
-        lease_for: at_least("lease_for", lease_for, 1_000_000)?.ok_or_else(|| required("lease_for"))?,
-        run_timeout: at_least("run_timeout", run_timeout, 1_000_000)?,
+        lease_for: long("lease_for", lease_for, 1_000_000)?.ok_or_else(|| required("lease_for"))?,
+        run_timeout: long("run_timeout", run_timeout, 1_000_000)?,
         max_attempts: number("max_attempts", max_attempts, 1, i32::MAX)?,
-        retry_delay: at_least("retry_delay", retry_delay, 0)?.ok_or_else(|| required("retry_delay"))?,
-        source_retention: at_least("source_retention", retention, 1)?,
-        expected_duration: at_least("expected_duration", expected, 1)?,
+        retry_delay: long("retry_delay", retry_delay, 0)?.ok_or_else(|| required("retry_delay"))?,
+        source_retention: long("source_retention", retention, 1)?,
+        expected_duration: long("expected_duration", expected, 1)?,
         cost_per_hour: cost,
         max_shrink,
         description: text("description"),

@@ -91,12 +91,23 @@ fn plan(mut arguments: Map<String, Value>) -> Result<Summary> {
     arguments.retain(|_, v| !v.is_null());
     let summary = propose(&pipeline, &request, arguments, "person")?;
     match (summary.plan_id, request.expect) {
+        (Some(_), Some(expect)) if expect != summary.windows => Err(unexpected(&summary, expect)),
         (Some(plan_id), Some(expect)) => {
             approve(plan_id, expect)?;
             Ok(Summary { state: Some("approved"), ..summary })
         }
         _ => Ok(summary),
     }
+}
+
+/// The error for a number of windows that is not the plan's, whose draft goes with the call.
+fn unexpected(summary: &Summary, expect: i64) -> Error {
+    Error::new(Code::Unconfirmed, format!("the plan would have {} windows, not {expect}", summary.windows))
+        .detail("expect approves at once, so that it repeats the number of windows. No draft was kept.")
+        .hint(format!(
+            "Give expect => {}, or leave it out and read SELECT backfill_explain(...) of the draft.",
+            summary.windows
+        ))
 }
 
 const INSERT: &str = "INSERT INTO backfill.plan_data

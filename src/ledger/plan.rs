@@ -16,6 +16,7 @@
 //! A draft stores positions, states and slice tokens; approval selects again by the same request and the same
 //! clock (`as_of`) and refuses if anything moved. Only then are there rows, and the plan owns its windows.
 
+use crate::domain::bound::instant_text;
 use crate::domain::calendar::Window;
 use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
@@ -157,6 +158,11 @@ impl Request {
                 .hint("Give at least 1, or leave it out."));
         }
         let keys = match object.get("keys") {
+            Some(Value::Array(keys)) if keys.is_empty() => {
+                return Err(Error::new(Code::InvalidParameter, "keys is empty")
+                    .detail("It names the windows of the plan, and names none.")
+                    .hint("Name windows by their keys, or leave keys out for all of the range."));
+            }
             Some(Value::Array(keys)) => {
                 Some(keys.iter().filter_map(|k| k.as_str().map(str::to_owned)).collect())
             }
@@ -284,6 +290,9 @@ pub fn select_beside(
         }
         _ => pipeline.bounds(request.since.as_deref(), request.until.as_deref(), as_of)?,
     };
+    if let Some(ranges) = &wanted {
+        require_within(pipeline, ranges, &bounds)?;
+    }
     let pieces = window::look(Reading::Deciding, pipeline, bounds.positions.clone(), as_of)?;
     let newest_due = pipeline.newest_due(as_of);
     let retained = pipeline.source_retention.filter(|_| request.override_retention.is_none());
@@ -341,6 +350,18 @@ fn named_windows(pipeline: &Pipeline, request: &Request) -> Result<Option<Vec<Ra
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup();
     Ok(Some(ranges))
+}
+
+/// Refuses the name of a window that since and until leave out (22023).
+fn require_within(pipeline: &Pipeline, named: &[Range<i64>], bounds: &Bounds) -> Result<()> {
+    let inside =
+        |range: &Range<i64>| range.start >= bounds.positions.start && range.end <= bounds.positions.end;
+    let Some(outside) = named.iter().find(|range| !inside(range)) else { return Ok(()) };
+    let key = pipeline.grid.window_key(outside.start).unwrap_or_default();
+    let shown = |at| instant_text(pipeline.grid.zone(), at);
+    Err(Error::new(Code::InvalidParameter, format!("window {key} is not between since and until"))
+        .detail(format!("keys names it; since is {}, until {}.", shown(bounds.since), shown(bounds.until)))
+        .hint("Leave since and until out where keys names the windows."))
 }
 
 fn named_bounds(pipeline: &Pipeline, positions: Range<i64>) -> Bounds {

@@ -1,7 +1,7 @@
 //! What a plan is expected to take, and what it took.
 
 use crate::support::{Calls, daily, define};
-use pgrx_tests::{Database, Session};
+use pgrx_tests::{Database, Session, assert_sqlstate};
 
 /// Works through the plans of `daily` and lets the log say that the n-th attempt at a window of the plan took
 /// so many seconds, and that its worker then stood idle for so many more.
@@ -64,6 +64,22 @@ fn what_is_not_known_is_null() {
         "windows|8",
     ];
     assert_eq!(keys, expected);
+}
+
+#[test]
+fn durations_without_an_end_are_refused() {
+    let database = daily("");
+    let mut session = database.connect();
+    let settings =
+        ["delay", "lease_for", "run_timeout", "retry_delay", "source_retention", "expected_duration"];
+    // Servers before 17 have no infinite intervals.
+    let major = session.one::<i32>("SELECT current_setting('server_version_num')::int / 10000", &[]);
+    for value in if major < 17 { &["101 years"][..] } else { &["101 years", "infinity", "-infinity"] } {
+        for setting in settings {
+            let call = format!("SELECT pipeline_define('p', '1 day', '2024-01-01', {setting} => '{value}')");
+            assert_sqlstate!(session.try_run(&call), "22023");
+        }
+    }
 }
 
 #[test]

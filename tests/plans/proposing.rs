@@ -57,11 +57,43 @@ fn a_plan_of_no_window_stores_nothing_and_says_why() {
     let before = session.count("backfill.plan_data");
     let done = "NULL, '2024-01-03', 'test', mode => 'missing'";
     assert_eq!(declined(&mut session, done), ["already done|2"]);
-    for arguments in [done, "'2024-01-02', '2024-01-02', 'test'", "NULL, NULL, 'test', keys => '{}'"] {
+    for arguments in [done, "'2024-01-02', '2024-01-02', 'test'"] {
         let answer = format!("SELECT plan_id, state, windows FROM backfill_plan('daily', {arguments})");
         assert_eq!(session.lines(&answer), ["||0"], "{arguments}");
     }
     assert_eq!(session.count("backfill.plan_data"), before);
+}
+
+#[test]
+fn keys_that_name_no_window_of_the_range_are_refused() {
+    let database = daily("");
+    let mut session = database.connect();
+    for (arguments, message) in [
+        ("NULL, NULL, 'test', keys => '{}'", "keys is empty"),
+        (
+            "'2024-01-02', '2024-01-04', 'test', keys => '{2024-01-03,2024-01-04}'",
+            "window 2024-01-04 is not between since and until",
+        ),
+        (
+            "'2024-01-02', NULL, 'test', keys => '{2024-01-01}'",
+            "window 2024-01-01 is not between since and until",
+        ),
+    ] {
+        let error = session.failure(&format!("SELECT backfill_plan('daily', {arguments})"));
+        assert_eq!((error.sqlstate.as_str(), error.message.as_str()), ("22023", message));
+    }
+    let inside = "'2024-01-02', '2024-01-05', 'test', keys => '{2024-01-03,2024-01-04}'";
+    assert_eq!(session.draft(inside).windows, 2);
+}
+
+#[test]
+fn an_expectation_that_is_wrong_is_answered_with_the_right_one() {
+    let database = daily("");
+    let mut session = database.connect();
+    let error = session.failure("SELECT backfill_plan('daily', NULL, '2024-01-04', 'test', expect => 2)");
+    assert_eq!(error.sqlstate, "BF003");
+    assert!(error.hint.starts_with("Give expect => 3,"), "{error}");
+    assert_eq!(session.count("backfill.plans"), 0);
 }
 
 #[test]
