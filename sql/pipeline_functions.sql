@@ -127,4 +127,4 @@ CREATE FUNCTION pool_drop(pool text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pool_drop_wrapper';
 REVOKE ALL ON FUNCTION pool_drop(text) FROM PUBLIC;
 COMMENT ON FUNCTION pool_drop(text) IS
-'Drops a pool that no pipeline, unfinished plan or lease uses; live and backfill then exist again with their own slots. For superusers (42501). Errors: 55000 with who uses it, 42704, 25006.';
+'Drops a pool that no pipeline, unfinished plan or lease uses (one whose right has ended does not); live and backfill then exist again with their own slots. For superusers (42501). Errors: 55000 with who uses it, 42704, 25006.';

@@ -99,7 +99,9 @@ const USERS: &str = "SELECT pg_catalog.format('pipeline \"%s\"', p.name) FROM ba
         JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id
         WHERE pl.pool_id = $1 AND pl.state <> 'cancelled' AND NOT n.is_over
     UNION ALL
-    SELECT pg_catalog.format('the lease of token %s', o.token) FROM backfill.open_run_data o WHERE o.pool_id = $1
+    SELECT pg_catalog.format('the lease of token %s', o.token) FROM backfill.open_run_data o
+        JOIN backfill.run_void_data r ON r.token = o.token
+        WHERE o.pool_id = $1 AND r.void_reason IS NULL
     LIMIT 5";
 
 const DROP: &str = "UPDATE backfill.pool_data SET dropped_at = pg_catalog.clock_timestamp(), dropped_by = $2
