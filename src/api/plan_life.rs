@@ -9,9 +9,9 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::grid;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Ordering, Plan, Request, select};
-use crate::ledger::stop;
 use crate::ledger::window::require_reason;
-use crate::postgres::{datum, lock::Key, role, session, settings, spi};
+use crate::ledger::{pool, stop};
+use crate::postgres::{datum, role, session, settings, spi};
 use pgrx::prelude::*;
 use std::collections::HashSet;
 
@@ -124,6 +124,7 @@ fn backfill_retry(plan_id: Option<i64>) -> i64 {
 
 fn retry(plan_id: Option<i64>) -> Result<i64> {
     let (pipeline, plan) = active(plan_id, "retried")?;
+    pool::keep_for(&plan, "retried")?;
     let args = [pipeline.id.into(), plan.id.into()];
     let taken = role::as_ledger(|| {
         spi::latest_bulk(TAKEN, &args, |row| (row.at::<Instant>(1), row.get::<i64>(2), row.at::<i64>(3)))
@@ -192,6 +193,7 @@ fn backfill_extend(plan_id: Option<i64>) -> i64 {
 
 fn extend(plan_id: Option<i64>) -> Result<i64> {
     let (pipeline, plan) = active(plan_id, "extended")?;
+    pool::keep_for(&plan, "extended")?;
     grid::require_current(&pipeline)?;
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;
