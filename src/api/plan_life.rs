@@ -26,7 +26,7 @@ fn active(plan_id: Option<i64>, wanted: &str) -> Result<(Pipeline, Plan)> {
             .detail("It says which plan is meant.")
             .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
     })?;
-    let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Approve { pipeline })?;
+    let (pipeline, plan) = for_decision(plan_id)?;
     require_state(&plan, &ACTIVE, wanted)?;
     Ok((pipeline, plan))
 }
