@@ -671,6 +671,7 @@ fn drop_pipeline(pipeline: Option<String>) -> Result<String> {
         ]);
         gate::close(id);
     });
+    crate::api::plan::cancel_all(&pipeline, "the pipeline was dropped")?;
     role::as_ledger(|| spi::run(DROP, &[id.into(), caller.as_str().into()]));
     Ok("dropped".to_owned())
 }

@@ -479,3 +479,20 @@ fn withdraw(plan: &Plan, reason: &str) -> Option<Freed> {
     plan::note(plan.id, "cancelled", Some(reason));
     Some(freed)
 }
+
+/// Most plans that have ended are drained, so that they need not be looked at.
+const NOT_DRAINED: &str = "SELECT pl.plan_id FROM backfill.plan_data pl
+    LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
+    WHERE pl.pipeline_id = $1 AND pl.state <> 'cancelled' AND c.drained IS DISTINCT FROM pl.generation
+    ORDER BY pl.plan_id";
+
+/// Cancels every open plan of a pipeline, in which nobody else decides meanwhile.
+pub fn cancel_all(pipeline: &Pipeline, reason: &str) -> Result<()> {
+    for plan_id in role::as_ledger(|| spi::latest(NOT_DRAINED, &[pipeline.id.into()], |row| row.at(1))) {
+        let plan = Plan::lock(plan_id)?;
+        if OPEN.contains(&plan.state.as_str()) {
+            withdraw(&plan, reason);
+        }
+    }
+    Ok(())
+}
