@@ -230,13 +230,14 @@ UNION ALL
 -- Nothing is in the way, and nobody comes: 15 minutes are longer than any worker sleeps.
 SELECT 'no worker', v.name, pg_catalog.count(*), pg_catalog.min(w.window_start), pg_catalog.max(w.window_start), NULL,
        'they wait, nothing is in the way, and no worker has claimed one for 15 minutes',
-       pg_catalog.format('start a worker, or CALL backfill_work(pipelines => ARRAY[%L]);', v.name)
+       pg_catalog.format(CASE WHEN p.query IS NULL THEN 'start a worker'
+                              ELSE 'start a worker, or CALL backfill_work(pipelines => ARRAY[%L]);' END, v.name)
 FROM backfill.readable_data v
 JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at IS NULL
 CROSS JOIN LATERAL backfill.waiting_of(v.pipeline_id) w
 WHERE w.blocked_by IS NULL AND w.waits_since < pg_catalog.clock_timestamp() - '15 minutes'::interval
   AND NOT EXISTS (SELECT FROM backfill.open_run_data o WHERE o.pipeline_id = v.pipeline_id)
-GROUP BY v.name
+GROUP BY v.name, p.query IS NULL
 UNION ALL
 SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
        CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)

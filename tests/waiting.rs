@@ -125,6 +125,8 @@ fn what_needs_a_person_is_listed_with_the_call_that_helps() {
         [format!("draft|2|{draft}"), "failed|1|".into(), "overdue|1|".into(), "refused|1|".into()]
     );
     assert_eq!(kinds(&mut session, "idle"), ["no worker|2|"]);
+    let remedy = "SELECT remedy FROM backfill.attention WHERE kind = 'no worker'";
+    assert_eq!(session.lines(remedy), ["start a worker"], "it has no query that backfill_work could run");
     let why: String =
         session.one("SELECT why FROM pipeline_windows('idle') WHERE state = 'eligible' LIMIT 1", &[]);
     assert!(why.contains("\"v7\""), "{why}");
