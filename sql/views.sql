@@ -203,19 +203,24 @@ COMMENT ON VIEW backfill.blocked IS 'Windows that would run and cannot now, with
 
 -- Made of the views above, so that everyone sees his own.
 CREATE VIEW backfill.attention WITH (security_barrier) AS
-SELECT w.state AS kind, w.pipeline, pg_catalog.count(*) AS windows, pg_catalog.min(w.window_start) AS oldest,
-       pg_catalog.max(w.window_start) AS newest, NULL::bigint AS plan_id,
-       CASE w.state WHEN 'failed' THEN 'their attempts are used up'
-                    WHEN 'refused' THEN 'what was produced was refused; backfill.quarantine may hold it'
-                    ELSE 'what their slices were built from has changed' END AS what,
-       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => %L);', w.pipeline,
-                         CASE w.state WHEN 'stale' THEN 'stale' ELSE 'failed' END) AS remedy
-FROM backfill.windows w WHERE w.state IN ('failed', 'refused', 'stale')
-GROUP BY w.pipeline, w.state
-UNION ALL
-SELECT 'missed', m.pipeline, m.windows, m.oldest, m.newest, NULL, 'they are due, never ran, and start by themselves no more',
-       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''missing'');', m.pipeline)
-FROM backfill.missed m
+SELECT l.kind, l.pipeline, l.windows, l.oldest, l.newest, NULL::bigint AS plan_id, l.what,
+       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => %L%s);', l.pipeline, l.mode,
+                         CASE WHEN p.depends_on_past THEN ', ordering => ''sequential''' END) AS remedy
+FROM (
+    SELECT w.state AS kind, w.pipeline, pg_catalog.count(*) AS windows, pg_catalog.min(w.window_start) AS oldest,
+           pg_catalog.max(w.window_start) AS newest,
+           CASE w.state WHEN 'failed' THEN 'their attempts are used up'
+                        WHEN 'refused' THEN 'what was produced was refused; backfill.quarantine may hold it'
+                        ELSE 'what their slices were built from has changed' END AS what,
+           CASE w.state WHEN 'stale' THEN 'stale' ELSE 'failed' END AS mode
+    FROM backfill.windows w WHERE w.state IN ('failed', 'refused', 'stale')
+    GROUP BY w.pipeline, w.state
+    UNION ALL
+    SELECT 'missed', m.pipeline, m.windows, m.oldest, m.newest,
+           'they are due, never ran, and start by themselves no more', 'missing'
+    FROM backfill.missed m
+) l
+JOIN backfill.pipelines p ON p.pipeline = l.pipeline
 UNION ALL
 SELECT 'blocked', b.pipeline, pg_catalog.count(*), pg_catalog.min(b.window_start), pg_catalog.max(b.window_start), NULL,
        pg_catalog.min(b.reason), pg_catalog.format('see to %s', b.blocked_by)

@@ -132,8 +132,25 @@ fn what_needs_a_person_is_listed_with_the_call_that_helps() {
     assert!(why.contains("\"v7\""), "{why}");
     let remedy = "SELECT remedy FROM backfill.attention WHERE kind = 'draft'";
     assert_eq!(session.lines(remedy), [format!("SELECT backfill_explain({draft});")]);
-    // What the remedies call exists and works.
+    follow_the_remedies(&mut session);
+}
+
+/// What the remedies call exists and works.
+fn follow_the_remedies(session: &mut Session) {
     for remedy in session.lines("SELECT remedy FROM backfill.attention WHERE remedy LIKE 'SELECT%'") {
         session.run(&remedy);
     }
+}
+
+#[test]
+fn what_helps_windows_that_depend_on_each_other_is_a_sequential_plan() {
+    let database = daily("depends_on_past => true, max_attempts => 1");
+    let mut session = database.connect();
+    let plan = session.draft("NULL, '2024-01-03', 'test', ordering => 'sequential'");
+    session.approve(plan).unwrap();
+    let token = session.lease().token;
+    session.fail(token);
+    let remedies = "SELECT kind FROM backfill.attention WHERE remedy LIKE '%sequential%' ORDER BY 1";
+    assert_eq!(session.lines(remedies), ["failed", "missed"]);
+    follow_the_remedies(&mut session);
 }
