@@ -90,10 +90,20 @@ DECLARE
     done    pg_catalog.int8 := 0;
     message pg_catalog.text;
     state   pg_catalog.text;
+    other   pg_catalog.text;
 BEGIN
     worker := COALESCE(worker, pg_catalog.format('backfill_work %s', pg_catalog.pg_backend_pid()));
     -- Fails inside of a transaction block before anything is claimed.
     COMMIT;
+    -- Each of its windows would fail, and cost an attempt.
+    SELECT p.pipeline INTO other FROM backfill.pipelines p
+    WHERE p.pipeline OPERATOR(pg_catalog.=) ANY (backfill_work.pipelines) AND p.query IS NULL LIMIT 1;
+    IF other IS NOT NULL THEN
+        RAISE EXCEPTION 'pipeline "%" has no query that backfill_work could run', other
+            USING ERRCODE = '55000',
+                  DETAIL = 'Its windows are for workers that make the rows themselves.',
+                  HINT = pg_catalog.format('Claim them with SELECT * FROM backfill_claim(''...'', pipelines => ARRAY[%L]), or give it a query with pipeline_alter.', other);
+    END IF;
     WHILE COALESCE(done OPERATOR(pg_catalog.<) max_windows, true) LOOP
         SELECT c.* INTO lease
         FROM @extschema@.backfill_claim(worker => backfill_work.worker, pools => backfill_work.pools,
@@ -125,4 +135,4 @@ END
 $$;
 REVOKE ALL ON PROCEDURE backfill_work(text, text[], text[], bigint, boolean) FROM PUBLIC;
 COMMENT ON PROCEDURE backfill_work(text, text[], text[], bigint, boolean) IS
-'Runs windows of pipelines with a query in this session: claims in one transaction; runs the query, replaces the slice and finishes in a second. Ends after max_windows, or when nothing can be claimed (until_idle). Refused inside of a transaction block (2D000). A window that fails is reported as a warning and retried as backfill_fail says.';
+'Runs windows of pipelines with a query in this session: claims in one transaction; runs the query, replaces the slice and finishes in a second. Ends after max_windows, or when nothing can be claimed (until_idle). Refused inside of a transaction block (2D000), and for a pipeline without a query (55000). A window that fails is reported as a warning and retried as backfill_fail says.';

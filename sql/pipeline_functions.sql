@@ -91,7 +91,7 @@ CREATE FUNCTION pipeline_drop(pipeline text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_drop_wrapper';
 REVOKE ALL ON FUNCTION pipeline_drop(text) FROM PUBLIC;
 COMMENT ON FUNCTION pipeline_drop(text) IS
-'Drops the pipeline: its leases are void, its name and target are free. Its runs and slices stay in the ledger, its target is not touched. Errors: 42704, 42501, 25006.';
+'Drops the pipeline: its plans that have not ended are cancelled, its leases are void, its name and target are free. Its runs and slices stay in the ledger, its target is not touched. Errors: 42704, 42501, 25006.';
 
 CREATE FUNCTION pipeline_grant(pipeline text, role text, level text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pipeline_grant_wrapper';
@@ -127,4 +127,4 @@ CREATE FUNCTION pool_drop(pool text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'pool_drop_wrapper';
 REVOKE ALL ON FUNCTION pool_drop(text) FROM PUBLIC;
 COMMENT ON FUNCTION pool_drop(text) IS
-'Drops a pool that no pipeline, unfinished plan or lease uses; live and backfill then exist again with their own slots. For superusers (42501). Errors: 55000 with who uses it, 42704, 25006.';
+'Drops a pool that no pipeline, unfinished plan or lease uses (one whose right has ended does not); live and backfill then exist again with their own slots. For superusers (42501). Errors: 55000 with who uses it, 42704, 25006.';

@@ -96,7 +96,7 @@ CREATE FUNCTION backfill_retry(plan_id bigint) RETURNS bigint
     AS 'MODULE_PATHNAME', 'backfill_retry_wrapper';
 REVOKE ALL ON FUNCTION backfill_retry(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_retry(bigint) IS
-'Runs the windows again that failed or were refused in the plan, exactly those, with a new count of attempts, and answers how many. The plan owns them again. Errors: BF009 where another plan owns one or it is leased, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+'Runs the windows again that failed or were refused in the plan, exactly those, with a new count of attempts, and answers how many. The plan owns them again. Errors: BF009 where another plan owns one or it is leased, 55000 for a draft, a cancelled plan or one whose pool was dropped, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_adjust(plan_id bigint, concurrency int DEFAULT NULL, priority int DEFAULT NULL) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
@@ -110,7 +110,7 @@ CREATE FUNCTION backfill_extend(plan_id bigint) RETURNS bigint
     AS 'MODULE_PATHNAME', 'backfill_extend_wrapper';
 REVOKE ALL ON FUNCTION backfill_extend(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_extend(bigint) IS
-'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: 54000 for more than 10 million windows, BF004 where the code version moved, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: 54000 for more than 10 million windows, BF004 where the code version moved, 55000 for a draft, a cancelled plan or one whose pool was dropped, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_progress(plan_id bigint) RETURNS backfill.progress
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp

@@ -203,19 +203,24 @@ COMMENT ON VIEW backfill.blocked IS 'Windows that would run and cannot now, with
 
 -- Made of the views above, so that everyone sees his own.
 CREATE VIEW backfill.attention WITH (security_barrier) AS
-SELECT w.state AS kind, w.pipeline, pg_catalog.count(*) AS windows, pg_catalog.min(w.window_start) AS oldest,
-       pg_catalog.max(w.window_start) AS newest, NULL::bigint AS plan_id,
-       CASE w.state WHEN 'failed' THEN 'their attempts are used up'
-                    WHEN 'refused' THEN 'what was produced was refused; backfill.quarantine may hold it'
-                    ELSE 'what their slices were built from has changed' END AS what,
-       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => %L);', w.pipeline,
-                         CASE w.state WHEN 'stale' THEN 'stale' ELSE 'failed' END) AS remedy
-FROM backfill.windows w WHERE w.state IN ('failed', 'refused', 'stale')
-GROUP BY w.pipeline, w.state
-UNION ALL
-SELECT 'missed', m.pipeline, m.windows, m.oldest, m.newest, NULL, 'they are due, never ran, and start by themselves no more',
-       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''missing'');', m.pipeline)
-FROM backfill.missed m
+SELECT l.kind, l.pipeline, l.windows, l.oldest, l.newest, NULL::bigint AS plan_id, l.what,
+       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => %L%s);', l.pipeline, l.mode,
+                         CASE WHEN p.depends_on_past THEN ', ordering => ''sequential''' END) AS remedy
+FROM (
+    SELECT w.state AS kind, w.pipeline, pg_catalog.count(*) AS windows, pg_catalog.min(w.window_start) AS oldest,
+           pg_catalog.max(w.window_start) AS newest,
+           CASE w.state WHEN 'failed' THEN 'their attempts are used up'
+                        WHEN 'refused' THEN 'what was produced was refused; backfill.quarantine may hold it'
+                        ELSE 'what their slices were built from has changed' END AS what,
+           CASE w.state WHEN 'stale' THEN 'stale' ELSE 'failed' END AS mode
+    FROM backfill.windows w WHERE w.state IN ('failed', 'refused', 'stale')
+    GROUP BY w.pipeline, w.state
+    UNION ALL
+    SELECT 'missed', m.pipeline, m.windows, m.oldest, m.newest,
+           'they are due, never ran, and start by themselves no more', 'missing'
+    FROM backfill.missed m
+) l
+JOIN backfill.pipelines p ON p.pipeline = l.pipeline
 UNION ALL
 SELECT 'blocked', b.pipeline, pg_catalog.count(*), pg_catalog.min(b.window_start), pg_catalog.max(b.window_start), NULL,
        pg_catalog.min(b.reason), pg_catalog.format('see to %s', b.blocked_by)
@@ -230,13 +235,14 @@ UNION ALL
 -- Nothing is in the way, and nobody comes: 15 minutes are longer than any worker sleeps.
 SELECT 'no worker', v.name, pg_catalog.count(*), pg_catalog.min(w.window_start), pg_catalog.max(w.window_start), NULL,
        'they wait, nothing is in the way, and no worker has claimed one for 15 minutes',
-       pg_catalog.format('start a worker, or CALL backfill_work(pipelines => ARRAY[%L]);', v.name)
+       pg_catalog.format(CASE WHEN p.query IS NULL THEN 'start a worker'
+                              ELSE 'start a worker, or CALL backfill_work(pipelines => ARRAY[%L]);' END, v.name)
 FROM backfill.readable_data v
 JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at IS NULL
 CROSS JOIN LATERAL backfill.waiting_of(v.pipeline_id) w
 WHERE w.blocked_by IS NULL AND w.waits_since < pg_catalog.clock_timestamp() - '15 minutes'::interval
   AND NOT EXISTS (SELECT FROM backfill.open_run_data o WHERE o.pipeline_id = v.pipeline_id)
-GROUP BY v.name
+GROUP BY v.name, p.query IS NULL
 UNION ALL
 SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
        CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)

@@ -3,6 +3,7 @@
 mod detours;
 mod ended_rights;
 mod one_token;
+mod several_gates;
 mod two_tokens;
 
 use crate::support::{Calls, LEVELS, Lease, daily, impatient};

@@ -226,6 +226,17 @@ fn errors_of_the_table_reach_the_client_with_their_names() {
 }
 
 #[test]
+fn backfill_work_claims_nothing_that_it_cannot_run() {
+    let database = shop();
+    let mut session = database.connect();
+    session.run("SELECT pipeline_alter('sales', '{\"query\": null, \"catchup\": 2}')");
+    let work = "CALL backfill_work('here', pipelines => ARRAY['sales'])";
+    let failure = assert_sqlstate!(session.try_run(work), "55000");
+    assert!(failure.message.contains("sales"), "{failure}");
+    assert_eq!(session.lines("SELECT count(*) FROM backfill.runs"), ["0"]);
+}
+
+#[test]
 fn backfill_work_keeps_what_is_refused() {
     let database = shop();
     let mut session = database.connect();

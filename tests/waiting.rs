@@ -125,12 +125,18 @@ fn what_needs_a_person_is_listed_with_the_call_that_helps() {
         [format!("draft|2|{draft}"), "failed|1|".into(), "overdue|1|".into(), "refused|1|".into()]
     );
     assert_eq!(kinds(&mut session, "idle"), ["no worker|2|"]);
+    let remedy = "SELECT remedy FROM backfill.attention WHERE kind = 'no worker'";
+    assert_eq!(session.lines(remedy), ["start a worker"], "it has no query that backfill_work could run");
     let why: String =
         session.one("SELECT why FROM pipeline_windows('idle') WHERE state = 'eligible' LIMIT 1", &[]);
     assert!(why.contains("\"v7\""), "{why}");
     let remedy = "SELECT remedy FROM backfill.attention WHERE kind = 'draft'";
     assert_eq!(session.lines(remedy), [format!("SELECT backfill_explain({draft});")]);
-    // What the remedies call exists and works.
+    follow_the_remedies(&mut session);
+}
+
+/// What the remedies call exists and works.
+fn follow_the_remedies(session: &mut Session) {
     for remedy in session.lines("SELECT remedy FROM backfill.attention WHERE remedy LIKE 'SELECT%'") {
         session.run(&remedy);
     }
@@ -158,4 +164,17 @@ fn a_claim_that_is_not_committed_is_named() {
     assert!(told.contains(&format!("pid {pid}")), "{told}");
     worker.run("COMMIT");
     assert!(blocked(&mut person).iter().all(|line| line.contains("is full: 2 of 2 slots")));
+}
+
+#[test]
+fn what_helps_windows_that_depend_on_each_other_is_a_sequential_plan() {
+    let database = daily("depends_on_past => true, max_attempts => 1");
+    let mut session = database.connect();
+    let plan = session.draft("NULL, '2024-01-03', 'test', ordering => 'sequential'");
+    session.approve(plan).unwrap();
+    let token = session.lease().token;
+    session.fail(token);
+    let remedies = "SELECT kind FROM backfill.attention WHERE remedy LIKE '%sequential%' ORDER BY 1";
+    assert_eq!(session.lines(remedies), ["failed", "missed"]);
+    follow_the_remedies(&mut session);
 }

@@ -2,10 +2,10 @@
 
 use crate::domain::lifecycle::{Mark, Outcome};
 use crate::error::{Result, answer};
-use crate::ledger::grid;
 use crate::ledger::mark::Decision;
 use crate::ledger::window::{self, Reading};
-use crate::postgres::{datum, lock, lock::Key, role};
+use crate::ledger::{gate, grid};
+use crate::postgres::{datum, role};
 use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
@@ -60,7 +60,7 @@ fn open(mark: Mark, decision: Result<Decision>) -> i64 {
 fn at_the_gate(decision: Result<Decision>, write: impl FnOnce(&Decision) -> u64) -> i64 {
     let written = decision.and_then(|decision| {
         role::as_ledger(|| {
-            lock::exclusive(Key::Gate { pipeline: decision.pipeline.id });
+            gate::close(decision.pipeline.id);
             grid::require_current(&decision.pipeline)?;
             Ok(write(&decision) as i64)
         })

@@ -10,7 +10,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
-use crate::ledger::{grid, piece, pool, version};
+use crate::ledger::{gate, grid, piece, pool, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::datum::{self, Span};
 use crate::postgres::zone::PgZone;
@@ -555,7 +555,10 @@ fn pause(pipeline: Option<String>, reason: Option<String>) -> Result<String> {
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
     let caller = role::name(role::caller());
     let args = [pipeline.id.into(), caller.as_str().into(), reason.as_str().into()];
-    let written = role::as_ledger(|| spi::run(PAUSE, &args));
+    let written = role::as_ledger(|| {
+        lock::exclusive(Key::Decisions { pipeline: pipeline.id });
+        spi::run(PAUSE, &args)
+    });
     Ok(if written == 0 { "unchanged" } else { "paused" }.to_owned())
 }
 
@@ -592,6 +595,7 @@ fn resume(pipeline: Option<String>) -> Result<Missed> {
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Operate)?;
     let caller = role::name(role::caller());
     let replaced = role::as_ledger(|| {
+        lock::exclusive(Key::Decisions { pipeline: pipeline.id });
         spi::run(RESUME, &[pipeline.id.into()]);
         spi::notify(&pipeline.name);
         spi::query(REPLACE_DRAFT, &[pipeline.id.into(), caller.as_str().into()], |row| row.at::<i64>(1))
@@ -665,10 +669,17 @@ fn drop_pipeline(pipeline: Option<String>) -> Result<String> {
     session::require_writable()?;
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
     let caller = role::name(role::caller());
+    let id = pipeline.id;
     role::as_ledger(|| {
-        lock::exclusive(Key::Gate { pipeline: pipeline.id });
-        spi::run(DROP, &[pipeline.id.into(), caller.as_str().into()]);
+        lock::exclusive_at_once(&[
+            Key::Definitions,
+            Key::Decisions { pipeline: id },
+            Key::Approve { pipeline: id },
+        ]);
+        gate::close(id);
     });
+    crate::api::plan::cancel_all(&pipeline, "the pipeline was dropped")?;
+    role::as_ledger(|| spi::run(DROP, &[id.into(), caller.as_str().into()]));
     Ok("dropped".to_owned())
 }
 

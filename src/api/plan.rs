@@ -4,13 +4,12 @@ use crate::domain::bound::instant_text;
 use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::grid;
 use crate::ledger::permit::{self, Cap, Size};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{Reading, require_reason};
-use crate::ledger::{pool, price, sequence, version, writer};
+use crate::ledger::{gate, grid, pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, role, session, settings, spi};
@@ -267,7 +266,7 @@ const FROZEN: &str =
 
 fn approve(plan_id: i64, windows: i64) -> Result<String> {
     session::require_writable()?;
-    let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Approve { pipeline })?;
+    let (pipeline, plan) = for_decision(plan_id)?;
     require_state(&plan, &["draft"], "approved")?;
     if plan.expired {
         return Err(Error::new(Code::OutOfDate, format!("the draft of plan {plan_id} has expired"))
@@ -316,18 +315,28 @@ pub fn append(plan_id: i64, pipeline: &Pipeline, after: i64, members: &[Window])
     spi::run_bulk(INSERT_WINDOWS, &args);
 }
 
-/// The plan and its pipeline, locked for a decision that the caller may make.
-pub fn for_decision(plan_id: i64, key: fn(i64) -> Key) -> Result<(Pipeline, Plan)> {
-    let plan = Plan::read(Reading::Deciding, plan_id)?;
-    let pipeline = Pipeline::by_id(plan.pipeline_id);
-    rights::require(&pipeline, Level::Operate)?;
-    role::as_ledger(|| lock::exclusive(key(pipeline.id)));
-    let plan = Plan::lock(plan_id)?;
-    if pipeline.dropped {
+const IS_DROPPED: &str =
+    "SELECT p.dropped_at IS NOT NULL FROM backfill.pipeline_data p WHERE p.pipeline_id = $1";
+
+/// The plan and its pipeline, locked for a decision that the caller may make, while no other plan is approved.
+pub fn for_decision(plan_id: i64) -> Result<(Pipeline, Plan)> {
+    let (pipeline, plan) = locked(plan_id, |pipeline| {
+        lock::exclusive_at_once(&[Key::Decisions { pipeline }, Key::Approve { pipeline }]);
+    })?;
+    if role::as_ledger(|| spi::latest(IS_DROPPED, &[pipeline.id.into()], |row| row.at::<bool>(1))) == [true] {
         return Err(Error::new(Code::Undefined, format!("pipeline \"{}\" was dropped", pipeline.name))
             .detail(format!("Plan {plan_id} belongs to it."))
             .hint("Define the pipeline again and plan again."));
     }
+    Ok((pipeline, plan))
+}
+
+fn locked(plan_id: i64, lock: fn(i64)) -> Result<(Pipeline, Plan)> {
+    let plan = Plan::read(Reading::Deciding, plan_id)?;
+    let pipeline = Pipeline::by_id(plan.pipeline_id);
+    rights::require(&pipeline, Level::Operate)?;
+    role::as_ledger(|| lock(pipeline.id));
+    let plan = Plan::lock(plan_id)?;
     Ok((pipeline, plan))
 }
 
@@ -445,37 +454,67 @@ const OWNED: &str = "SELECT pg_catalog.count(*) FROM backfill.owned_data WHERE p
 
 const WAITING: &str = "SELECT windows FROM backfill.plan_waiting_data WHERE plan_id = $1";
 
-fn cancel(plan_id: i64, reason: Option<String>) -> Result<(i64, i64, Vec<i32>)> {
+/// The windows that a cancel freed, the leases that it revoked, and the backends that still write under one.
+type Freed = (i64, i64, Vec<i32>);
+
+fn cancel(plan_id: i64, reason: Option<String>) -> Result<Freed> {
     session::require_writable()?;
     let reason = require_reason(reason)?;
-    let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Gate { pipeline })?;
-    require_state(&plan, &["draft", "approved", "paused"], "cancelled")?;
-    let cancelled_by = role::name(role::caller());
-    role::as_ledger(|| {
-        let cap = Cap::Limit { pipeline: pipeline.id, plan: plan_id };
+    let (_, plan) = locked(plan_id, gate::close)?;
+    require_state(&plan, &OPEN, "cancelled")?;
+    withdraw(&plan, &reason).ok_or_else(|| {
+        Error::new(Code::NotInState, format!("plan {plan_id} cannot be cancelled"))
+            .detail("It has ended: every window of it has.")
+            .hint("SELECT * FROM backfill.plans shows how.")
+    })
+}
+
+/// The states in which a plan can be cancelled.
+const OPEN: [&str; 3] = ["draft", "approved", "paused"];
+
+/// Cancels an open plan that is locked; `None` if it has ended.
+fn withdraw(plan: &Plan, reason: &str) -> Option<Freed> {
+    let by = role::name(role::caller());
+    let freed = role::as_ledger(|| {
+        let cap = Cap::Limit { pipeline: plan.pipeline_id, plan: plan.id };
         let size = Size { now: plan.concurrency, before: plan.concurrency_before };
         let held: Vec<i64> =
             permit::look(cap, size, 0, true).held.into_iter().map(|(_, holder)| holder.token).collect();
         let freed: i64 = if plan.state == "draft" {
             0
         } else {
-            spi::first(WAITING, &[plan_id.into()], |row| row.at(1)).unwrap_or(0)
+            spi::first(WAITING, &[plan.id.into()], |row| row.at(1)).unwrap_or(0)
         };
         let revoked = held.len() as i64;
-        if plan.state != "draft" && spi::first(OWNS, &[plan_id.into()], |_| ()).is_none() {
-            return Err(Error::new(Code::NotInState, format!("plan {plan_id} cannot be cancelled"))
-                .detail("It has ended: every window of it has.")
-                .hint("SELECT * FROM backfill.plans shows how."));
+        if plan.state != "draft" && spi::first(OWNS, &[plan.id.into()], |_| ()).is_none() {
+            return None;
         }
         // Claims have passed over all that is left, and none has been at the end of the list since.
         let freed = match freed + revoked {
-            0 if plan.state != "draft" => spi::first(OWNED, &[plan_id.into()], |row| row.at(1)).unwrap_or(0),
+            0 if plan.state != "draft" => spi::first(OWNED, &[plan.id.into()], |row| row.at(1)).unwrap_or(0),
             known => known,
         };
         let writing = writer::of(Reading::Deciding, held).into_iter().map(|(_, pid)| pid).collect();
-        let args = [plan_id.into(), cancelled_by.as_str().into(), reason.as_str().into()];
-        spi::run(CANCEL, &args);
-        Ok((freed, revoked, writing))
-    })
-    .inspect(|_| plan::note(plan_id, "cancelled", Some(&reason)))
+        spi::run(CANCEL, &[plan.id.into(), by.as_str().into(), reason.into()]);
+        Some((freed, revoked, writing))
+    })?;
+    plan::note(plan.id, "cancelled", Some(reason));
+    Some(freed)
+}
+
+/// Most plans that have ended are drained, so that they need not be looked at.
+const NOT_DRAINED: &str = "SELECT pl.plan_id FROM backfill.plan_data pl
+    LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
+    WHERE pl.pipeline_id = $1 AND pl.state <> 'cancelled' AND c.drained IS DISTINCT FROM pl.generation
+    ORDER BY pl.plan_id";
+
+/// Cancels every open plan of a pipeline, in which nobody else decides meanwhile.
+pub fn cancel_all(pipeline: &Pipeline, reason: &str) -> Result<()> {
+    for plan_id in role::as_ledger(|| spi::latest(NOT_DRAINED, &[pipeline.id.into()], |row| row.at(1))) {
+        let plan = Plan::lock(plan_id)?;
+        if OPEN.contains(&plan.state.as_str()) {
+            withdraw(&plan, reason);
+        }
+    }
+    Ok(())
 }

@@ -9,9 +9,9 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::grid;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Ordering, Plan, Request, select_beside};
-use crate::ledger::stop;
 use crate::ledger::window::require_reason;
-use crate::postgres::{datum, lock::Key, role, session, settings, spi};
+use crate::ledger::{pool, stop};
+use crate::postgres::{datum, role, session, settings, spi};
 use pgrx::prelude::*;
 
 /// The states of a plan that hands out windows, or would.
@@ -25,7 +25,7 @@ fn active(plan_id: Option<i64>, wanted: &str) -> Result<(Pipeline, Plan)> {
             .detail("It says which plan is meant.")
             .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
     })?;
-    let (pipeline, plan) = for_decision(plan_id, |pipeline| Key::Approve { pipeline })?;
+    let (pipeline, plan) = for_decision(plan_id)?;
     require_state(&plan, &ACTIVE, wanted)?;
     Ok((pipeline, plan))
 }
@@ -123,6 +123,7 @@ fn backfill_retry(plan_id: Option<i64>) -> i64 {
 
 fn retry(plan_id: Option<i64>) -> Result<i64> {
     let (pipeline, plan) = active(plan_id, "retried")?;
+    pool::keep_for(&plan, "retried")?;
     let args = [pipeline.id.into(), plan.id.into()];
     let taken = role::as_ledger(|| {
         spi::latest_bulk(TAKEN, &args, |row| (row.at::<Instant>(1), row.get::<i64>(2), row.at::<i64>(3)))
@@ -190,6 +191,7 @@ fn backfill_extend(plan_id: Option<i64>) -> i64 {
 
 fn extend(plan_id: Option<i64>) -> Result<i64> {
     let (pipeline, plan) = active(plan_id, "extended")?;
+    pool::keep_for(&plan, "extended")?;
     grid::require_current(&pipeline)?;
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;

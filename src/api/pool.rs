@@ -10,7 +10,7 @@ const DEFINE: &str = "INSERT INTO backfill.pool_data (name, slots, created_by) V
     ON CONFLICT (name) WHERE dropped_at IS NULL DO UPDATE
     SET slots = excluded.slots, slots_before = GREATEST(pool_data.slots_before, pool_data.slots)";
 
-const SLOTS: &str = "SELECT slots FROM backfill.pool_data WHERE name = $1 AND dropped_at IS NULL";
+const SLOTS: &str = "SELECT pool_id, slots FROM backfill.pool_data WHERE name = $1 AND dropped_at IS NULL";
 
 #[pg_extern(sql = false)]
 fn pool_define(pool: Option<String>, slots: Option<i32>) -> String {
@@ -32,12 +32,16 @@ fn define(pool: Option<String>, slots: Option<i32>) -> Result<String> {
     })?;
     let caller = role::name(role::caller());
     Ok(role::as_ledger(|| {
-        let before = spi::first(SLOTS, &[name.as_str().into()], |row| row.at::<i32>(1));
-        if before == Some(slots) {
+        let before = spi::first(SLOTS, &[name.as_str().into()], |row| (row.at::<i32>(1), row.at::<i32>(2)));
+        if before.is_some_and(|(_, before)| before == slots) {
             return "unchanged".to_owned();
         }
+        if let Some((pool, _)) = before {
+            // Whoever writes the row has the gate by then.
+            lock::exclusive(Key::PoolGate { pool });
+        }
         spi::run(DEFINE, &[name.as_str().into(), slots.into(), caller.as_str().into()]);
-        before.map_or("created".to_owned(), |before| format!("changed: slots {before} -> {slots}"))
+        before.map_or("created".to_owned(), |(_, before)| format!("changed: slots {before} -> {slots}"))
     }))
 }
 
@@ -82,6 +86,7 @@ fn resume(pool: Option<String>) -> Result<String> {
     let name = pool.unwrap_or_default();
     let (pool_id, _) = pool::refer(&name)?;
     let changed = role::as_ledger(|| {
+        lock::exclusive(Key::PoolGate { pool: pool_id });
         let changed = spi::run(RESUME, &[pool_id.into()]);
         spi::notify(&name);
         changed
@@ -99,7 +104,9 @@ const USERS: &str = "SELECT pg_catalog.format('pipeline \"%s\"', p.name) FROM ba
         JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id
         WHERE pl.pool_id = $1 AND pl.state <> 'cancelled' AND NOT n.is_over
     UNION ALL
-    SELECT pg_catalog.format('the lease of token %s', o.token) FROM backfill.open_run_data o WHERE o.pool_id = $1
+    SELECT pg_catalog.format('the lease of token %s', o.token) FROM backfill.open_run_data o
+        JOIN backfill.run_void_data r ON r.token = o.token
+        WHERE o.pool_id = $1 AND r.void_reason IS NULL
     LIMIT 5";
 
 const DROP: &str = "UPDATE backfill.pool_data SET dropped_at = pg_catalog.clock_timestamp(), dropped_by = $2

@@ -59,7 +59,11 @@ pub fn issue(refused: &Run) -> Result<i64> {
             .hint("Repeat the call.")
     };
     let standing = role::as_ledger(|| {
-        lock::exclusive(Key::Approve { pipeline: pipeline.id });
+        // Decisions too: whoever holds the gate for which the COMMIT will wait has them, and may ask for approvals.
+        lock::exclusive_at_once(&[
+            Key::Decisions { pipeline: pipeline.id },
+            Key::Approve { pipeline: pipeline.id },
+        ]);
         if !epoch::ready() || !hold_window(pipeline.id, start) {
             return None;
         }

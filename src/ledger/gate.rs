@@ -1,8 +1,9 @@
 //! The second look at COMMIT.
 //!
 //! A transaction that passed the fence of a lease looks once more, right before it commits: nothing that ends its
-//! right may have happened since. It takes the gates of its pipeline and its pool shared, and those who end rights hold
+//! right may have happened since. It takes the gates of its pipelines and its pools shared, and those who end rights hold
 //! one of them exclusively: either they come first, and this sees what they did, or they wait the moment that a COMMIT takes.
+//! It takes all gates at once, so that whoever holds one of them exclusively may ask for another (lock.rs).
 //!
 //! It is a transaction callback and no deferred trigger, because `SET CONSTRAINTS ALL IMMEDIATE` would make a
 //! trigger look early and then hold the gate, and every person who cancels, for as long as the worker likes.
@@ -24,6 +25,13 @@ struct Passed {
 
 thread_local! {
     static PASSED: RefCell<Vec<Passed>> = const { RefCell::new(Vec::new()) };
+}
+
+/// For a call that ends rights in a pipeline, or lifts what ended them: from here to the end of its transaction nobody
+/// commits under a lease of the pipeline. Waits for COMMITs that are under way, and for other people.
+pub fn close(pipeline_id: i64) {
+    lock::exclusive(Key::Decisions { pipeline: pipeline_id });
+    lock::exclusive(Key::Gate { pipeline: pipeline_id });
 }
 
 /// Called once, when the library is loaded.
@@ -53,7 +61,7 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
         pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT => {
             let passed = PASSED.take();
             if !passed.is_empty() {
-                settings::pinned(|| passed.into_iter().for_each(look_again));
+                settings::pinned(|| look_again(&passed));
             }
         }
         pg_sys::XactEvent::XACT_EVENT_PRE_PREPARE => {
@@ -68,16 +76,21 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
     }
 }
 
-fn look_again(passed: Passed) {
-    let Passed { pipeline_id, pool_id, token } = passed;
-    let why = role::as_ledger(|| {
-        lock::shared(Key::Gate { pipeline: pipeline_id });
-        lock::shared(Key::PoolGate { pool: pool_id });
-        run::void_reason_of_fenced(token)
-    });
-    if let Some(Some(why)) = why {
-        answer::<()>(Err(run::revoked(token, &why)
-            .detail("It was revoked while this transaction was open, so that it cannot commit.")));
+fn look_again(passed: &[Passed]) {
+    let mut gates = vec![];
+    for Passed { pipeline_id, pool_id, .. } in passed {
+        for gate in [Key::Gate { pipeline: *pipeline_id }, Key::PoolGate { pool: *pool_id }] {
+            if !gates.contains(&gate) {
+                gates.push(gate);
+            }
+        }
+    }
+    role::as_ledger(|| lock::shared_at_once(&gates));
+    for Passed { token, .. } in passed {
+        if let Some(Some(why)) = role::as_ledger(|| run::void_reason_of_fenced(*token)) {
+            answer::<()>(Err(run::revoked(*token, &why)
+                .detail("It was revoked while this transaction was open, so that it cannot commit.")));
+        }
     }
 }
 

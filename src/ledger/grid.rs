@@ -11,6 +11,7 @@ use crate::domain::calendar::{Grid, GridError};
 use crate::domain::timeline::{EVER, SwitchError, Timeline};
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::gate;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::window::cadence_text;
 use crate::postgres::datum::{self, Span};
@@ -133,8 +134,8 @@ fn newest_end(pipeline: &Pipeline) -> Option<Instant> {
 fn hold_still(pipeline: &Pipeline) -> Result<()> {
     let id = pipeline.id;
     let free = role::as_ledger(|| {
-        lock::exclusive(Key::Approve { pipeline: id });
-        lock::exclusive(Key::Gate { pipeline: id });
+        lock::exclusive_at_once(&[Key::Decisions { pipeline: id }, Key::Approve { pipeline: id }]);
+        gate::close(id);
         lock::try_exclusive(Key::Grid { pipeline: id })
     });
     if !free {

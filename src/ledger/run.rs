@@ -183,7 +183,8 @@ impl Run {
     fn ended(&self, outcome: &str) -> Error {
         let window = format!("window {} of pipeline \"{}\"", self.window_key, self.pipeline.name);
         if outcome == "revoked" {
-            return self.revoked("it was revoked");
+            let why = role::as_ledger(|| spi::latest(WHY, &[self.token.into()], |row| row.at::<String>(1)));
+            return self.revoked(why.first().map_or("nobody said why", String::as_str));
         }
         let newest = role::as_ledger(|| {
             spi::latest(NEWEST_TOKEN, &[self.pipeline.id.into(), self.window_start.into()], |row| {
@@ -258,6 +259,9 @@ pub fn forget_heartbeat(token: i64) {
 }
 
 const FORGET: &str = "DELETE FROM backfill.heartbeat_data WHERE token = $1";
+
+/// A revoked run keeps why its right ended.
+const WHY: &str = "SELECT error FROM backfill.run_data WHERE token = $1 AND error IS NOT NULL";
 
 const NEWEST_TOKEN: &str = "SELECT token FROM backfill.run_data
     WHERE pipeline_id = $1 AND window_start = $2 ORDER BY turn DESC LIMIT 1";

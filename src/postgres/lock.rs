@@ -5,17 +5,25 @@
 //! `pg_advisory_lock`, which any role may call. A key is 48 bits of a hash: two keys that collide make a
 //! claim look elsewhere, nothing more, because the unique indexes of `run_data` decide.
 //!
-//! Order, for whoever waits at all: row of a lease, then target, then gate. Claims take window, pool slot,
-//! limit slot and grid only if they are free and so never wait. The gate of a pipeline, then that of a pool, is taken shared
-//! by a fenced transaction at COMMIT, and exclusively by calls that end rights (cancel, skip, lock, drop; pool_pause) or
-//! lift what ended them; whoever holds one asks for no lease row, and no call holds two exclusively.
+//! Order, for whoever waits at all: row of a lease, then target, then gates; for people definitions, then decisions and
+//! approvals, then the gate of the pipeline or of the pool, then rows of plans, pipelines and pools. Claims take window,
+//! pool slot, limit slot and grid only if they are free and so never wait.
+//!
+//! A fenced transaction takes the gates of its pipelines and pools shared at COMMIT; calls that end rights (cancel, skip,
+//! lock, drop; pool_pause), or lift what ended them, take one exclusively. A person may hold several by then, of several
+//! calls in one transaction, in any order. So a COMMIT takes its gates all at once: while it waits for one it holds
+//! none, nothing that it does hold is asked for by a person, and it is in no cycle.
+//!
+//! All calls of people about one pipeline take its decisions first, so that two people meet there and not with one holding
+//! a gate and the other the row of a plan. Two transactions that each decide about several pipelines or pools, in
+//! opposite orders, do get a deadlock (40P01), as those do that write two rows in opposite orders.
 
 use crate::postgres::{role, spi};
 use pgrx::pg_sys;
 use std::collections::HashMap;
 
 /// What a lock stands for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// Handing out one window.
     Window { pipeline: i64, start: i64 },
@@ -29,7 +37,9 @@ pub enum Key {
     PoolGate { pool: i32 },
     /// Handing out a window of a pipeline whose windows depend on each other.
     Sequence { pipeline: i64 },
-    /// Plans of a pipeline are being approved.
+    /// A person decides about a pipeline, its plans or its windows.
+    Decisions { pipeline: i64 },
+    /// Plans of a pipeline are being approved, or must not be.
     Approve { pipeline: i64 },
     /// A heartbeat of a lease is being written.
     Beat { token: i64 },
@@ -67,6 +77,7 @@ impl Key {
             Self::PoolGate { pool } => [11, pool.into(), 0, 0],
             Self::Sequence { pipeline } => [12, pipeline, 0, 0],
             Self::Grid { pipeline } => [13, pipeline, 0, 0],
+            Self::Decisions { pipeline } => [14, pipeline, 0, 0],
         };
         parts
             .into_iter()
@@ -127,17 +138,20 @@ pub fn try_exclusive(key: Key) -> bool {
     acquire(key, pg_sys::ExclusiveLock, false)
 }
 
+fn give_back(key: Key, mode: u32) {
+    unsafe { pg_sys::LockRelease(&key.tag(), mode as i32, false) };
+}
+
 /// Gives back a lock that was taken for nothing. The others are held to the end of the transaction.
 pub fn release(key: Key) {
-    let tag = key.tag();
-    unsafe { pg_sys::LockRelease(&tag, pg_sys::ExclusiveLock as i32, false) };
+    give_back(key, pg_sys::ExclusiveLock);
 }
 
 /// Whether nobody else holds the lock exclusively now.
 pub fn is_free(key: Key) -> bool {
     let free = try_shared(key);
     if free {
-        unsafe { pg_sys::LockRelease(&key.tag(), pg_sys::ShareLock as i32, false) };
+        give_back(key, pg_sys::ShareLock);
     }
     free
 }
@@ -147,9 +161,26 @@ pub fn exclusive(key: Key) {
     acquire(key, pg_sys::ExclusiveLock, true);
 }
 
-/// Waits for the lock beside others who hold it shared.
-pub fn shared(key: Key) {
-    acquire(key, pg_sys::ShareLock, true);
+/// Waits for the locks, and holds none of them while it waits for another.
+pub fn exclusive_at_once(keys: &[Key]) {
+    at_once(keys, pg_sys::ExclusiveLock);
+}
+
+/// The same beside others who hold them shared.
+pub fn shared_at_once(keys: &[Key]) {
+    at_once(keys, pg_sys::ShareLock);
+}
+
+fn at_once(keys: &[Key], mode: u32) {
+    let mut waited = 0;
+    while let Some(key) = keys.get(waited) {
+        acquire(*key, mode, true);
+        let others = || (0..keys.len()).filter(|n| *n != waited);
+        let Some(busy) = others().find(|n| !acquire(keys[*n], mode, false)) else { return };
+        others().take_while(|n| *n < busy).for_each(|n| give_back(keys[n], mode));
+        give_back(*key, mode);
+        waited = busy;
+    }
 }
 
 /// Takes the lock shared if nobody holds it exclusively; never waits.

@@ -121,6 +121,76 @@ fn a_pool_is_dropped_only_when_nothing_uses_it() {
 }
 
 #[test]
+fn leases_whose_right_has_ended_do_not_keep_a_pool() {
+    let database = daily("catchup => 2, max_active => 9");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('night', 4)");
+    session.run("SELECT pipeline_alter('daily', '{\"pool\": \"night\"}')");
+    let plan = session.plan("2024-01-05", ", pool => 'night'");
+    let held = session.leases(4);
+    assert!(held.iter().any(|lease| lease.plan_id == Some(plan)));
+    assert!(held.iter().any(|lease| lease.plan_id.is_none()));
+    session.cancel(plan);
+    session.run("SELECT pipeline_alter('daily', '{\"pool\": \"live\"}')");
+    let drop = "SELECT pool_drop('night')";
+    let failure = assert_sqlstate!(session.try_run(drop), "55000");
+    for lease in held {
+        let is_named = failure.detail.contains(&format!("token {}", lease.token));
+        assert_eq!(is_named, lease.plan_id.is_none(), "{failure}");
+    }
+    session.run("SELECT pool_pause('night', 'test', revoke => true)");
+    assert_eq!(session.lines(drop), ["dropped"]);
+    // The windows of the leases that were taken away come back, in the pool that the pipeline has now.
+    assert!(session.lease().plan_id.is_none());
+    session.assert_one_lease_per_window();
+}
+
+#[test]
+fn a_plan_that_has_ended_is_given_no_window_in_a_pool_that_was_dropped() {
+    let database = daily("max_attempts => 1");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('night', 2)");
+    let plan = session.plan("2024-01-03", ", pool => 'night'");
+    for lease in session.leases(2) {
+        session.fail(lease.token);
+    }
+    session.run("SELECT pool_drop('night')");
+    // Also where another one has its name.
+    for define in ["SELECT 1", "SELECT pool_define('night', 2)"] {
+        session.run(define);
+        for call in ["retry", "extend"] {
+            let failure =
+                assert_sqlstate!(session.try_run(&format!("SELECT backfill_{call}({plan})")), "55000");
+            assert!(failure.detail.contains("\"night\" was dropped"), "{failure}");
+        }
+    }
+    assert_eq!(session.claim(), None);
+    assert_eq!(session.lines("SELECT state FROM backfill.plans"), ["partial"]);
+}
+
+#[test]
+fn a_retry_and_a_drop_of_the_pool_at_once() {
+    let database = daily("max_attempts => 1");
+    let (mut operator, mut admin) = (database.connect(), database.connect());
+    admin.run("SELECT pool_define('night', 2)");
+    let plan = operator.plan("2024-01-03", ", pool => 'night'");
+    for lease in operator.leases(2) {
+        operator.fail(lease.token);
+    }
+    let retry = format!("SELECT backfill_retry({plan})");
+    operator.run("BEGIN");
+    operator.run(&retry);
+    let dropped = waiting(&database, &mut admin, "SELECT pool_drop('night')", || operator.run("COMMIT"));
+    assert_eq!(dropped.unwrap_err().sqlstate, "55000");
+    for lease in operator.leases(2) {
+        operator.fail(lease.token);
+    }
+    admin.run("BEGIN; SELECT pool_drop('night')");
+    let retried = waiting(&database, &mut operator, &retry, || admin.run("COMMIT"));
+    assert_eq!(retried.unwrap_err().sqlstate, "55000");
+}
+
+#[test]
 fn a_plan_and_a_drop_of_its_pool_at_once() {
     let database = daily("");
     let (mut planner, mut admin) = (database.connect(), database.connect());

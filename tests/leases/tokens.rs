@@ -58,6 +58,10 @@ fn a_revoked_token_stays_revoked_when_its_window_has_a_new_lease() {
     let new = worker.lease();
     assert!(new.token > old.token);
     assert_eq!(new.attempt, 1, "another plan counts anew");
+    // It is written down by now, and why it was.
+    assert_eq!(worker.count("backfill.run_data WHERE outcome = 'revoked'"), 1);
+    let failure = assert_sqlstate!(worker.replace(old.token), "BF002");
+    assert!(failure.message.ends_with(&format!("was revoked: plan {plan} was cancelled")), "{failure}");
     assert_refused(&mut worker, old.token, "BF002");
     worker.replace(new.token).unwrap();
     assert_refused(&mut worker, old.token, "BF002");

@@ -1,6 +1,6 @@
 //! A cancel frees everything at once.
 
-use crate::support::{Calls, daily};
+use crate::support::{Calls, daily, define, waiting};
 use pgrx_tests::{Session, assert_sqlstate};
 
 #[test]
@@ -106,4 +106,76 @@ fn skipped_windows_neither_wait_nor_are_freed() {
     session.replace(lease.token).unwrap();
     assert_eq!(session.lines("SELECT waiting FROM backfill.pools WHERE pool = 'backfill'"), ["4"]);
     assert_eq!(session.lines(&format!("SELECT windows_freed FROM backfill_cancel({plan}, 'enough')")), ["4"]);
+}
+
+#[test]
+fn a_drop_of_the_pipeline_cancels_what_is_left_of_its_plans() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('night', 2)");
+    let over = session.plan("2024-01-02", ", pool => 'night'");
+    let token = session.lease().token;
+    session.call("finish", token);
+    let paused = session.plan_window("2024-01-09");
+    session.run(&format!("SELECT backfill_pause({paused}, 'test')"));
+    let running = session.draft("'2024-01-02', '2024-01-06', 'test', pool => 'night'");
+    session.approve(running).unwrap();
+    let held = session.leases(2);
+    assert_eq!(held.len(), 2);
+    let draft = session.draft("'2024-02-01', '2024-02-06', 'test', pool => 'night'");
+    session.run("SELECT pipeline_drop('daily')");
+
+    let told = "SELECT plan_id, state, running, cancelled_by, cancel_reason FROM backfill.plans ORDER BY 1";
+    let mut expected = vec![format!("{over}|completed|0||")];
+    let cancelled = [paused, running.id, draft.id];
+    expected.extend(cancelled.map(|plan| format!("{plan}|cancelled|0|postgres|the pipeline was dropped")));
+    assert_eq!(session.lines(told), expected);
+    let events = "SELECT plan_id, who, why FROM backfill.plan_events WHERE what = 'cancelled' ORDER BY 1";
+    assert_eq!(
+        session.lines(events),
+        cancelled.map(|plan| format!("{plan}|postgres|the pipeline was dropped"))
+    );
+    let pools = "SELECT in_use, waiting FROM backfill.pools WHERE pool = 'night'";
+    assert_eq!(session.lines(pools), ["0|0"]);
+    assert_eq!(session.count("backfill.attention"), 0);
+    for lease in held {
+        assert_sqlstate!(session.replace(lease.token), "BF002");
+    }
+    for plan in cancelled {
+        let cancel = format!("SELECT backfill_cancel({plan}, 'test')");
+        let failure = assert_sqlstate!(session.try_run(&cancel), "55000");
+        assert!(failure.detail.contains("\"cancelled\""), "{failure}");
+    }
+    assert_eq!(session.lines("SELECT pool_drop('night')"), ["dropped"]);
+}
+
+#[test]
+fn a_plan_that_is_made_while_its_pipeline_is_dropped_is_cancelled_too_or_can_be() {
+    let database = daily("");
+    let (mut planner, mut owner) = (database.connect(), database.connect());
+    let drop = "SELECT pipeline_drop('daily')";
+    let state = |owner: &mut Session, plan: i64| -> String {
+        owner.one("SELECT state FROM backfill.plans WHERE plan_id = $1", &[&plan])
+    };
+    planner.run("BEGIN");
+    let approved = planner.plan("2024-01-03", "");
+    waiting(&database, &mut owner, drop, || planner.run("COMMIT")).unwrap();
+    assert_eq!(state(&mut owner, approved), "cancelled");
+
+    define(&mut owner, "daily", "'1 day', '2024-01-01'", "");
+    owner.run("BEGIN");
+    owner.run(drop);
+    let late = "SELECT backfill_plan('daily', NULL, '2024-01-03', 'test', expect => 2)";
+    let late = waiting(&database, &mut planner, late, || owner.run("COMMIT"));
+    assert_eq!(late.unwrap_err().sqlstate, "42704");
+
+    // Nobody waits for the making of a draft.
+    define(&mut owner, "daily", "'1 day', '2024-01-01'", "");
+    planner.run("BEGIN");
+    let draft = planner.draft("NULL, '2024-01-03', 'test'");
+    owner.run(drop);
+    planner.run("COMMIT");
+    assert_sqlstate!(planner.approve(draft), "42704");
+    planner.cancel(draft.id);
+    assert_eq!(state(&mut owner, draft.id), "cancelled");
 }
