@@ -5,6 +5,7 @@ use crate::ledger::audit;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::stage::{self, Purpose, Stage};
+use crate::ledger::strategy::Strategy;
 use crate::ledger::version;
 use crate::postgres::author::Author;
 use crate::postgres::batch::Batch;
@@ -28,17 +29,6 @@ struct Wish {
     is_accepted: bool,
     /// The caller's own `search_path`.
     path: String,
-}
-
-/// How a slice is exchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strategy {
-    /// Whichever of the others writes less.
-    Auto,
-    /// All rows are deleted and inserted.
-    Rows,
-    /// The rows that differ are written.
-    Diff,
 }
 
 /// What a call did to the slice.
@@ -181,62 +171,6 @@ fn consent(run: &Run, wish: &Wish) -> Option<String> {
         .flatten()
         .find(|reason| !reason.trim().is_empty())
         .cloned()
-}
-
-impl Strategy {
-    fn named(name: Option<&str>) -> Result<Self> {
-        match name.unwrap_or("auto") {
-            "auto" => Ok(Self::Auto),
-            "rows" => Ok(Self::Rows),
-            "diff" => Ok(Self::Diff),
-            "swap" => Err(Error::new(
-                Code::Unsupported,
-                "strategy \"swap\" is not available in this version",
-            )
-            .detail("Slices are replaced by DELETE and INSERT (\"rows\"), or where they differ (\"diff\").")
-            .hint("Leave strategy out, or give 'auto', 'rows' or 'diff'.")),
-            name => Err(Error::new(Code::InvalidParameter, format!("strategy \"{name}\" is unknown"))
-                .detail("The strategies are \"auto\", \"rows\" and \"diff\".")
-                .hint("Leave strategy out.")),
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Rows => "rows",
-            Self::Diff => "diff",
-        }
-    }
-
-    /// The comparison to write by; `None` where all rows are to be written.
-    fn compare(
-        self,
-        target: &Segment,
-        columns: &[&str],
-        rows: &Rows,
-        writer: pg_sys::Oid,
-    ) -> Result<Option<Comparison>> {
-        let plain = !target.may_differ(columns);
-        match self {
-            Self::Rows => return Ok(None),
-            Self::Auto if !plain || !target.table.local || !Comparison::fits(rows) => return Ok(None),
-            Self::Diff if !target.table.local => {
-                return Err(Error::new(
-                    Code::Unsupported,
-                    format!("strategy \"diff\" is not available for {}", target.table.shown()),
-                )
-                .detail("It, or a partition of it, is a foreign table or has another access method than heap: nothing says which row is which.")
-                .hint("Leave strategy out, or give 'rows'."));
-            }
-            Self::Auto | Self::Diff => (),
-        }
-        // What a trigger or a default makes of a row that is inserted, an UPDATE may leave undone.
-        let by_key = plain && target::may(writer, target.table.oid, pg_sys::ACL_UPDATE);
-        let key = by_key.then(|| target.table.key()).flatten();
-        Ok(Comparison::of(target, columns, rows, key.as_deref())
-            .filter(|found| self == Self::Diff || found.pays()))
-    }
 }
 
 /// The target of a run, locked.
@@ -503,17 +437,12 @@ fn publish(
     finish: bool,
 ) -> Result<Replacement> {
     let replacement = match unchanged(run, target, &mut built.rows) {
-        Some(held) => {
-            Replacement::none(if strategy == Strategy::Auto { Strategy::Diff } else { strategy }, held)
-        }
+        Some(held) => Replacement::none(strategy.or(Strategy::Diff), held),
         None => {
             let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
             match comparison {
                 Some(comparison) => write_difference(run, target, source, &mut built, &comparison, consent)?,
-                None => {
-                    let strategy = if strategy == Strategy::Auto { Strategy::Rows } else { strategy };
-                    write_rows(run, target, source, &mut built, strategy, consent)?
-                }
+                None => write_rows(run, target, source, &mut built, strategy.or(Strategy::Rows), consent)?,
             }
         }
     };

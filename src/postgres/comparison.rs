@@ -135,9 +135,10 @@ impl Comparison {
         self.kept.len() as u64
     }
 
-    /// Whether it leads to less writing than a new slice. Where nothing stays, it does not.
+    /// Whether at least half of the old rows stay. For more rows that differ, finding and writing each takes longer
+    /// than a new slice does.
     pub fn pays(&self) -> bool {
-        self.gone.count() < self.before
+        self.kept() * 2 >= self.before
     }
 
     /// Looks at the slice again, as committed now. Somebody who writes without the fence may have changed a row

@@ -60,6 +60,9 @@ const KEY: &str = "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.tex
           WHERE (o.indisunique OR o.indisexclusion) AND o.indexrelid <> i.indexrelid
             AND o.indexrelid NOT IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(i.indexrelid) p))";
 
+const REFERENCED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint c
+    WHERE c.contype = 'f' AND c.confrelid = $1)";
+
 /// The columns of any relation.
 pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
     catalog(COLUMNS, relation, |row| Column { name: row.at(1), type_oid: row.at(2), generated: row.at(3) })
@@ -111,6 +114,11 @@ impl Table {
     /// The columns that tell a row from all others, if changed rows can be updated by them.
     pub fn key(&self) -> Option<Vec<String>> {
         catalog(KEY, self.oid, |row| row.get::<Vec<String>>(1)).into_iter().next().flatten()
+    }
+
+    /// Whether foreign keys refer to it: they notice a row that is deleted, even if it comes again.
+    pub fn is_referenced(&self) -> bool {
+        catalog(REFERENCED, self.oid, |row| row.at(1)).contains(&true)
     }
 
     /// The table for a statement that the parser has yet to analyse.
