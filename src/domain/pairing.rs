@@ -73,16 +73,18 @@ pub struct Pairing<P> {
     by_key: Index,
 }
 
+impl<P> Default for Pairing<P> {
+    fn default() -> Self {
+        Self { rows: vec![], by_row: Index::default(), by_key: Index::default() }
+    }
+}
+
 impl<P: Copy> Pairing<P> {
     /// About how many bytes one row takes at most.
     pub const BYTES: u64 = 128;
 
-    pub fn new() -> Self {
-        Self { rows: vec![], by_row: Index::default(), by_key: Index::default() }
-    }
-
     /// How many old rows there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.rows.len()
     }
 
@@ -146,7 +148,7 @@ mod tests {
     fn pair(old: &[(usize, usize)], new: &[(usize, usize)], keyed: bool) -> [Vec<usize>; 4] {
         let key = |row: &(usize, usize)| mark(row.0).filter(|_| keyed);
         let row = |row: &(usize, usize)| mark(row.0 * 100 + row.1).unwrap();
-        let mut pairing = Pairing::new();
+        let mut pairing = Pairing::default();
         for (place, old) in old.iter().enumerate() {
             pairing.add(row(old), key(old), place);
         }

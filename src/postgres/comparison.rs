@@ -97,10 +97,10 @@ impl Comparison {
             key.iter().map(|name| place(name).expect("the new rows have the key")).collect()
         });
         let mut old =
-            Old { columns: columns.len(), key: key.as_deref(), marker: None, pairing: Pairing::new() };
+            Old { columns: columns.len(), key: key.as_deref(), marker: None, pairing: Pairing::default() };
         target.look_at_places(columns, &mut old);
         let mut pairing = old.pairing;
-        if pairing.len() == 0 {
+        if pairing.count() == 0 {
             return None;
         }
         let shape = rows.batch().shape();
@@ -127,7 +127,7 @@ impl Comparison {
         }
         let mut kept: Vec<Place> = pairing.kept().collect();
         kept.sort_unstable();
-        Some(Self { before: pairing.len() as u64, kept, gone, changed, fresh })
+        Some(Self { before: pairing.count() as u64, kept, gone, changed, fresh })
     }
 
     /// How many rows stay as they are.
