@@ -39,10 +39,10 @@ impl Batch {
     }
 
     /// Adds a row of these values.
-    pub unsafe fn add_values(&mut self, values: &[pg_sys::Datum], nulls: &[bool]) {
+    pub unsafe fn add_values(&mut self, values: &mut [pg_sys::Datum], nulls: &mut [bool]) {
         self.count += 1;
         unsafe {
-            pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_ptr(), nulls.as_ptr());
+            pg_sys::tuplestore_putvalues(self.store, self.shape, values.as_mut_ptr(), nulls.as_mut_ptr());
         }
     }
 

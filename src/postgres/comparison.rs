@@ -47,7 +47,7 @@ impl Place {
         values.push(pg_sys::Datum::from(self.table));
         values.push(pg_sys::Datum::from(&raw mut pointer));
         nulls.extend([false; 2]);
-        unsafe { batch.add_values(&values, &nulls) };
+        unsafe { batch.add_values(&mut values, &mut nulls) };
     }
 }
 
