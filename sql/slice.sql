@@ -7,7 +7,7 @@ CREATE TYPE backfill.replacement AS (
     changed  boolean,
     digest   text
 );
-COMMENT ON TYPE backfill.replacement IS 'What replace_partition did: the rows that the slice holds now, how many were written and deleted, and the digest of the rows.';
+COMMENT ON TYPE backfill.replacement IS 'What replace_partition did: by which strategy, the rows that the slice holds now, how many came and how many went (by rows, all of them; by diff, those that differ), and the digest of the rows.';
 
 CREATE TYPE backfill.attempt AS (
     sqlstate text,
@@ -28,7 +28,7 @@ CREATE FUNCTION replace_partition(
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'replace_partition_wrapper';
 REVOKE ALL ON FUNCTION replace_partition(bigint, text, regclass, text, text, boolean) FROM PUBLIC;
 COMMENT ON FUNCTION replace_partition(bigint, text, regclass, text, text, boolean) IS
-'Exchanges the rows of a window for new ones in one step and ends the run as done, unless finish is false. The rows come from query or staging, else from the stage of the token, else from the query of the lease; a query and a staging table given here run as the caller, the query of the lease as the owner of the pipeline. Rows that are there already are not written again. Errors: BF001, BF002 (at the latest at COMMIT), BF004 where the query changed since the lease was given, BF005 for rows outside the window, BF006 where too many rows would be lost and allow_shrink gives no reason, 40001 where the table does not hold what was written, 0A000 for strategies that are not built yet, 22023, 22004, 42501, 42704, 55000 without a target, 25006, and those of the query.';
+'Exchanges the rows of a window for new ones in one step and ends the run as done, unless finish is false. The rows come from query or staging, else from the stage of the token, else from the query of the lease; a query and a staging table given here run as the caller, the query of the lease as the owner of the pipeline. An unchanged slice is not written. strategy rows deletes and inserts the whole slice, diff writes only the rows that differ, auto picks between them and says which. Errors: BF001, BF002 (at the latest at COMMIT), BF004 where the query changed since the lease was given, BF005 for rows outside the window, BF006 where too many rows would be lost and allow_shrink gives no reason, 40001 where the table does not hold what was written, 0A000 for swap, which is not built yet, and for diff where a partition is a foreign table, 22023, 22004, 42501, 42704, 55000 without a target, 25006, and those of the query.';
 
 CREATE FUNCTION replace_or_keep(token bigint) RETURNS backfill.attempt
     LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'replace_or_keep_wrapper';

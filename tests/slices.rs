@@ -166,6 +166,124 @@ fn readers_see_whole_slices_only() {
 }
 
 #[test]
+fn readers_of_both_kinds_see_one_sum_whatever_the_strategy() {
+    let database = shop();
+    let tokens = tokens(&mut database.connect(), &[1, 2, 3, 4]);
+    // Two rows of a slice move against each other from round to round, so that its sum stays.
+    let fill = |round: usize, token: i64, strategy: &str| {
+        format!(
+            "SELECT strategy FROM replace_partition({token}, finish => false, strategy => '{strategy}', query =>
+                 'SELECT at, amount + CASE amount WHEN 0 THEN {round} WHEN 1 THEN -{round} ELSE 0 END, 0
+                  FROM source WHERE at >= $1 AND at < $2')"
+        )
+    };
+    for token in &tokens {
+        database.connect().run(&fill(0, *token, "rows"));
+    }
+    let (writing, reads) = (AtomicU64::new(tokens.len() as u64), AtomicU64::new(0));
+    database.many(12, |i, session| {
+        if let Some(token) = tokens.get(i) {
+            for round in 1..=60 {
+                let strategy = ["rows", "diff", "auto", "diff"][(i + round) % 4];
+                let done: String = session.one(&fill(round, *token, strategy), &[]);
+                assert_eq!(done, if strategy == "rows" { "rows" } else { "diff" });
+            }
+            writing.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let look = "SELECT at::date, count(*), sum(amount) FROM sales
+                    WHERE at >= '2024-03-01Z' AND at < '2024-03-05Z' GROUP BY 1 ORDER BY 1";
+        let mut seen = 0;
+        while writing.load(Ordering::Relaxed) > 0 || seen == 0 {
+            session.run(&format!("BEGIN ISOLATION LEVEL {}", ISOLATION[i % 2]));
+            for _ in 0..3 {
+                let slices = session.lines(look);
+                let whole = slices.iter().filter(|slice| slice.ends_with("|24|276")).count();
+                assert_eq!(whole, 4, "a slice was seen torn or empty: {slices:?}");
+                seen += 1;
+            }
+            session.run("COMMIT");
+        }
+        reads.fetch_add(seen, Ordering::Relaxed);
+    });
+    assert!(reads.into_inner() > 100, "the readers hardly read");
+}
+
+#[test]
+fn rows_that_stay_are_not_written() {
+    let database = shop();
+    let mut session = database.connect();
+    let token = tokens(&mut session, &[1])[0];
+    session.run(&format!("SELECT replace_partition({token}, finish => false)"));
+    let rows = "SELECT at, ctid, xmin FROM sales ORDER BY at";
+    let before = session.lines(rows);
+    // Counts may go on from the transaction before.
+    let counts = |session: &mut Session| -> [i64; 3] {
+        let sql = "SELECT ARRAY[n_tup_ins, n_tup_upd, n_tup_del] FROM pg_stat_xact_user_tables WHERE relname = 'sales'";
+        session.one::<Vec<i64>>(sql, &[]).try_into().unwrap()
+    };
+    for changed in [0, 1, 5] {
+        session.run(&format!("BEGIN; UPDATE source SET amount = amount + 100 WHERE amount < {changed}"));
+        let start = counts(&mut session);
+        session.run(&format!("SELECT replace_partition({token}, strategy => 'diff', finish => false)"));
+        let end = counts(&mut session);
+        // What is deleted is what vacuum has to take away.
+        assert_eq!([0, 1, 2].map(|i| end[i] - start[i]), [changed, 0, changed]);
+        session.run("ROLLBACK");
+        assert_eq!(session.lines(rows), before);
+    }
+    session.run("ALTER TABLE sales ADD PRIMARY KEY (at)");
+    session.run(&format!(
+        "UPDATE source SET amount = amount + 100 WHERE amount = 3;
+         SELECT replace_partition({token}, strategy => 'diff', finish => false,
+             query => 'SELECT at, amount, 0 FROM source WHERE at >= $1 AND at < $2')"
+    ));
+    let after = session.lines(rows);
+    assert_eq!(before.iter().filter(|row| after.contains(row)).count(), 23);
+}
+
+#[test]
+fn a_row_that_was_to_stay_and_was_written_by_a_stranger_is_noticed() {
+    let database = shop();
+    let (mut worker, mut stranger) = (database.connect(), database.connect());
+    for (day, isolation) in (1..).zip(ISOLATION) {
+        let token = tokens(&mut worker, &[day])[0];
+        let call = |third: i32| {
+            format!(
+                "SELECT replace_partition({token}, strategy => 'diff', finish => false, query =>
+                     'SELECT at, CASE amount WHEN 3 THEN {third} ELSE amount END, 0 FROM source WHERE at >= $1 AND at < $2')"
+            )
+        };
+        worker.run(&call(3));
+        worker.run(&format!("BEGIN ISOLATION LEVEL {isolation}"));
+        worker.run("SELECT count(*) FROM sales");
+        // The worker has compared when it waits for the row that is to go.
+        let in_day =
+            format!("at >= '2024-03-{day:02}Z' AND at < '2024-03-{day:02}Z'::timestamptz + interval '1 day'");
+        stranger.run(&format!(
+            "BEGIN; SELECT FROM sales WHERE {in_day} AND amount = 3 FOR UPDATE;
+             UPDATE sales SET amount = -5 WHERE {in_day} AND amount = 5"
+        ));
+        let pid = worker.pid();
+        let failure = thread::scope(|scope| {
+            let waiting = scope.spawn(|| worker.failure(&call(-3)));
+            database.wait_for_lock(pid);
+            stranger.run("COMMIT");
+            waiting.join().unwrap()
+        });
+        worker.run("ROLLBACK");
+        assert_eq!(failure.sqlstate, "40001", "{isolation}: {failure}");
+        assert!(failure.detail.contains("22 of 23 others stayed"), "{isolation}: {failure}");
+        // Repeated, it sees what the stranger did.
+        worker.run(&call(-3));
+        assert_eq!(
+            worker.lines(&format!("SELECT count(*), sum(amount) FROM sales WHERE {in_day}")),
+            ["24|270"]
+        );
+    }
+}
+
+#[test]
 fn different_windows_of_one_empty_table_are_written_at_once() {
     let database = shop();
     let days: Vec<u32> = (1..=8).collect();

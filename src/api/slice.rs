@@ -5,13 +5,16 @@ use crate::ledger::audit;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::stage::{self, Purpose, Stage};
+use crate::ledger::strategy::Strategy;
 use crate::ledger::version;
 use crate::postgres::author::Author;
+use crate::postgres::batch::Batch;
+use crate::postgres::comparison::Comparison;
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::executor::{self, Pair, Sight};
 use crate::postgres::query::{self, Select};
 use crate::postgres::rows::Rows;
-use crate::postgres::segment::Segment;
+use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::{quote, role, settings, spi, table, target};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -30,7 +33,9 @@ struct Wish {
 
 /// What a call did to the slice.
 struct Replacement {
+    strategy: Strategy,
     rows: u64,
+    /// How many rows the slice has that it had not, and the other way round.
     inserted: u64,
     deleted: u64,
     changed: bool,
@@ -104,7 +109,7 @@ fn stage(token: i64) -> Result<pg_sys::Oid> {
 
 fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Result<Composite> {
     let run = run::fence(token)?;
-    require_strategy(strategy)?;
+    let strategy = Strategy::named(strategy)?;
     let target = open(&run)?;
     let source = Source::of(&run, &target, wish)?;
     let built = source.build(&run, &target)?;
@@ -112,12 +117,12 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     if !wish.is_accepted {
         audit::check(&run, &built.rows)?;
     }
-    let replacement = publish(&run, &target, &source, built, consent(&run, wish), finish)?;
+    let replacement = publish(&run, &target, &source, built, strategy, consent(&run, wish), finish)?;
     Ok(composite(
         "replacement",
         vec![
             value(token),
-            value("rows"),
+            value(replacement.strategy.name()),
             value(replacement.rows as i64),
             value(replacement.inserted as i64),
             value(replacement.deleted as i64),
@@ -145,13 +150,13 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
         .and_then(|()| guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()))
         .and_then(|_| audit::check(&run, &built.rows));
     match refusal {
-        Ok(()) => publish(&run, &target, &source, built, consent, true).map(|_| None),
+        Ok(()) => publish(&run, &target, &source, built, Strategy::Auto, consent, true).map(|_| None),
         Err(refusal) => {
             if Stage::find(token).is_none() {
                 let stage = Stage::create(&run, target.table.oid, Purpose::Keeping);
                 stage.open_to(source.author.role());
                 source.run(&run, || {
-                    table::insert(&stage.table(), &built.columns(), &built.rows);
+                    table::insert(&stage.table(), &built.columns(), built.rows.batch());
                 });
             }
             Ok(Some(refusal))
@@ -166,21 +171,6 @@ fn consent(run: &Run, wish: &Wish) -> Option<String> {
         .flatten()
         .find(|reason| !reason.trim().is_empty())
         .cloned()
-}
-
-fn require_strategy(strategy: Option<&str>) -> Result<()> {
-    match strategy.unwrap_or("auto") {
-        "auto" | "rows" => Ok(()),
-        name @ ("diff" | "swap") => Err(Error::new(
-            Code::Unsupported,
-            format!("strategy \"{name}\" is not available in this version"),
-        )
-        .detail("Slices are replaced by DELETE and INSERT (\"rows\"), unless they are unchanged.")
-        .hint("Leave strategy out, or give 'auto' or 'rows'.")),
-        name => Err(Error::new(Code::InvalidParameter, format!("strategy \"{name}\" is unknown"))
-            .detail("The strategies are \"auto\" and \"rows\".")
-            .hint("Leave strategy out.")),
-    }
 }
 
 /// The target of a run, locked.
@@ -442,12 +432,19 @@ fn publish(
     target: &Segment,
     source: &Source,
     mut built: Built,
+    strategy: Strategy,
     consent: Option<String>,
     finish: bool,
 ) -> Result<Replacement> {
     let replacement = match unchanged(run, target, &mut built.rows) {
-        Some(replacement) => replacement,
-        None => write(run, target, source, &mut built, consent)?,
+        Some(held) => Replacement::none(strategy.or(Strategy::Diff), held),
+        None => {
+            let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
+            match comparison {
+                Some(comparison) => write_difference(run, target, source, &mut built, &comparison, consent)?,
+                None => write_rows(run, target, source, &mut built, strategy.or(Strategy::Rows), consent)?,
+            }
+        }
     };
     if let Some(stage) = Stage::find(run.token) {
         stage.drop();
@@ -467,51 +464,121 @@ fn publish(
     Ok(replacement)
 }
 
-/// Whether the target holds these rows already. It is looked at only if the ledger says that it should.
-fn unchanged(run: &Run, target: &Segment, rows: &mut Rows) -> Option<Replacement> {
+/// What the target holds, if that is these rows already. It is looked at only if the ledger says that it should.
+fn unchanged(run: &Run, target: &Segment, rows: &mut Rows) -> Option<Measure> {
     let digest = rows.digest();
     if slice::digest(run.pipeline.id, run.window_start) != Some(digest.to_string()) {
         return None;
     }
     let held = target.measure();
-    (held.rows == rows.count() && held.digest == digest).then(|| Replacement {
-        rows: held.rows,
-        inserted: 0,
-        deleted: 0,
-        changed: false,
-        digest: digest.to_string(),
-        allow_shrink: None,
-    })
+    (held == Measure { rows: rows.count(), digest }).then_some(held)
 }
 
-fn write(
+impl Replacement {
+    /// Nothing was written.
+    fn none(strategy: Strategy, held: Measure) -> Self {
+        Self {
+            strategy,
+            rows: held.rows,
+            inserted: 0,
+            deleted: 0,
+            changed: false,
+            digest: held.digest.to_string(),
+            allow_shrink: None,
+        }
+    }
+}
+
+fn write_rows(
     run: &Run,
     target: &Segment,
     source: &Source,
     built: &mut Built,
+    strategy: Strategy,
     consent: Option<String>,
 ) -> Result<Replacement> {
     let rows = built.rows.count();
     let deleted = source.run(run, || target.delete());
     let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
     let columns = built.columns();
-    let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, &built.rows));
-    let (held, digest) = if target.may_differ(&columns) {
-        let held = target.measure();
-        (held.rows, held.digest)
+    let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, built.rows.batch()));
+    let held = if target.may_differ(&columns) {
+        target.measure()
     } else {
-        (target.count(), built.rows.digest())
+        Measure { rows: target.count(), digest: built.rows.digest() }
     };
-    if inserted != rows || held != rows {
-        return Err(Error::new(
-            Code::Serialization,
-            format!("window {} does not hold what was written", run.window_key),
-        )
-        .detail(format!(
-            "{deleted} rows were deleted and {inserted} of {rows} inserted; {} holds {held} rows in the window now.",
-            target.table.shown()
-        ))
-        .hint("Repeat the transaction. If it happens again, a session writes there without a fence, a trigger swallows or adds rows, or row-level security hides rows from the writer."));
+    if inserted != rows || held.rows != rows {
+        return Err(disturbed(
+            run,
+            format!(
+                "{deleted} rows were deleted and {inserted} of {rows} inserted; {} holds {} rows in the window now.",
+                target.table.shown(),
+                held.rows
+            ),
+        ));
     }
-    Ok(Replacement { rows, inserted, deleted, changed: true, digest: digest.to_string(), allow_shrink })
+    let digest = held.digest.to_string();
+    Ok(Replacement { strategy, rows, inserted, deleted, changed: true, digest, allow_shrink })
+}
+
+fn write_difference(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    built: &mut Built,
+    comparison: &Comparison,
+    consent: Option<String>,
+) -> Result<Replacement> {
+    let Comparison { before, gone, changed, fresh, .. } = comparison;
+    let rows = built.rows.count();
+    let allow_shrink = guard(run, target, *before, rows, consent.as_deref())?;
+    let columns = built.columns();
+    // The ledger's digest is of all columns, as they are in the table.
+    let digested = if target.may_differ(&columns) { target.table.writable() } else { vec![] };
+    let wanted = [gone, changed, fresh].map(Batch::count);
+    // Rows go before others come, so that these may take their places in unique indexes.
+    let written = source.run(run, || {
+        [
+            target.delete_at(gone),
+            target.update_at(&columns, changed),
+            table::insert(&target.table.shown(), &columns, fresh),
+        ]
+    });
+    let held = comparison.look_again(target, &digested);
+    if written != wanted || held.rows != rows || held.kept != comparison.kept() {
+        return Err(disturbed(
+            run,
+            format!(
+                "{} of {} rows were deleted, {} of {} updated and {} of {} inserted, and {} of {} others stayed; {} holds {} rows in the window now.",
+                written[0],
+                wanted[0],
+                written[1],
+                wanted[1],
+                written[2],
+                wanted[2],
+                held.kept,
+                comparison.kept(),
+                target.table.shown(),
+                held.rows
+            ),
+        ));
+    }
+    let digest = if digested.is_empty() { built.rows.digest() } else { held.digest };
+    let [gone, changed, fresh] = wanted;
+    Ok(Replacement {
+        strategy: Strategy::Diff,
+        rows,
+        inserted: changed + fresh,
+        deleted: changed + gone,
+        changed: gone + changed + fresh > 0,
+        digest: digest.to_string(),
+        allow_shrink,
+    })
+}
+
+/// What was written is not what is there (40001).
+fn disturbed(run: &Run, detail: String) -> Error {
+    Error::new(Code::Serialization, format!("window {} does not hold what was written", run.window_key))
+        .detail(detail)
+        .hint("Repeat the transaction. If it happens again, a session writes there without a fence, a trigger swallows or adds rows, or row-level security hides rows from the writer.")
 }

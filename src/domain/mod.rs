@@ -11,6 +11,7 @@ pub mod durations;
 pub mod laws;
 pub mod lifecycle;
 pub mod makespan;
+pub mod pairing;
 pub mod price;
 pub mod progress;
 pub mod random;

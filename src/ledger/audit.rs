@@ -84,7 +84,7 @@ fn message(caught: &CaughtError) -> Option<String> {
 }
 
 fn holds(query: &str, rows: &Rows, bounds: Pair) -> Result<bool> {
-    let slice = Named::rows(SLICE, rows);
+    let slice = Named::rows(SLICE, rows.batch());
     let select = Select::over(query, &slice)?;
     require_boolean(&select)?;
     let mut verdict = Verdict::default();

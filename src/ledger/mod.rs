@@ -26,6 +26,7 @@ pub mod sequence;
 pub mod slice;
 pub mod stage;
 pub mod stop;
+pub mod strategy;
 pub mod sweep;
 pub mod takeover;
 pub mod version;

@@ -9,6 +9,7 @@
 //! A digest is taken of 100,000 rows at a time while others wait, so the text of the common types is written
 //! here instead of by their output functions, which allocate, and for `timestamptz` consult the session.
 
+use crate::domain::pairing::Mark;
 use pgrx::{PgTupleDesc, pg_sys};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::ffi::CStr;
@@ -18,6 +19,13 @@ use std::hash::Hasher;
 /// The digest of no row, of one, or of many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Digest(u128);
+
+impl Digest {
+    /// What one row is known by.
+    pub fn mark(self) -> Mark {
+        Mark::from(self.0)
+    }
+}
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +117,8 @@ const ENOUGH: usize = 64 * 1024;
 
 /// Takes the digest of rows of one shape, row by row. Its settings must be in force while rows are added.
 pub struct Digester {
-    columns: Vec<Text>,
+    /// Where in a row each column stands, from 0, and how its text is found.
+    columns: Vec<(usize, Text)>,
     /// What the text of some rows takes is thrown away with this context.
     scratch: pg_sys::MemoryContext,
     /// How much text was made since then.
@@ -119,25 +128,23 @@ pub struct Digester {
     settled: bool,
     row: Vec<u8>,
     day: Day,
-    sum: u128,
+    sum: Digest,
 }
 
 impl Digester {
     /// For rows of this shape.
     pub fn new(desc: pg_sys::TupleDesc) -> Self {
-        Self::of_first(usize::MAX, desc)
+        Self::of(0..unsafe { (*desc).natts } as usize, desc)
     }
 
-    /// For no more than the first columns of rows of this shape.
-    pub fn of_first(columns: usize, desc: pg_sys::TupleDesc) -> Self {
-        let types: Vec<pg_sys::Oid> = unsafe { PgTupleDesc::from_pg_unchecked(desc) }
-            .iter()
-            .take(columns)
-            .map(|attribute| attribute.atttypid)
-            .collect();
-        let columns: Vec<Text> = types.iter().copied().map(Text::of).collect();
-        let settled = columns.iter().zip(&types).all(|(column, type_oid)| {
-            !matches!(column, Text::Output(_) | Text::Varlena(_)) || SETTLED.contains(type_oid)
+    /// For some columns, counted from 0, of rows of this shape.
+    pub fn of(places: impl IntoIterator<Item = usize>, desc: pg_sys::TupleDesc) -> Self {
+        let desc = unsafe { PgTupleDesc::from_pg_unchecked(desc) };
+        let type_of = |place: usize| desc.get(place).expect("the column is there").atttypid;
+        let columns: Vec<(usize, Text)> =
+            places.into_iter().map(|place| (place, Text::of(type_of(place)))).collect();
+        let settled = columns.iter().all(|(place, column)| {
+            !matches!(column, Text::Output(_) | Text::Varlena(_)) || SETTLED.contains(&type_of(*place))
         });
         unsafe {
             let encoding = pg_sys::GetDatabaseEncoding();
@@ -156,7 +163,7 @@ impl Digester {
                     && encoding != pg_sys::pg_enc::PG_SQL_ASCII as i32,
                 row: Vec::new(),
                 day: Day::default(),
-                sum: 0,
+                sum: Digest::default(),
             }
         }
     }
@@ -169,17 +176,24 @@ impl Digester {
 
     /// Adds the row in the slot, all of whose attributes have been fetched.
     pub unsafe fn add(&mut self, slot: *mut pg_sys::TupleTableSlot) {
+        let row = unsafe { self.of_row(slot) };
+        self.sum += row;
+    }
+
+    /// The digest of the row in the slot by itself.
+    pub unsafe fn of_row(&mut self, slot: *mut pg_sys::TupleTableSlot) -> Digest {
         unsafe {
             let outer = pg_sys::MemoryContextSwitchTo(self.scratch);
             self.row.clear();
             for i in 0..self.columns.len() {
-                if *(*slot).tts_isnull.add(i) {
+                let place = self.columns[i].0;
+                if *(*slot).tts_isnull.add(place) {
                     self.row.extend_from_slice(&u32::MAX.to_le_bytes());
                     continue;
                 }
                 let start = self.row.len();
                 self.row.extend_from_slice(&[0; 4]);
-                self.write(i, *(*slot).tts_values.add(i));
+                self.write(i, *(*slot).tts_values.add(place));
                 let length = (self.row.len() - start - 4) as u32;
                 self.row[start..start + 4].copy_from_slice(&length.to_le_bytes());
             }
@@ -190,23 +204,18 @@ impl Digester {
                 self.unfreed = 0;
             }
         }
-        self.sum = self.sum.wrapping_add(of_text(&self.row).0);
-    }
-
-    /// Forgets the rows so far.
-    pub fn reset(&mut self) {
-        self.sum = 0;
+        of_text(&self.row)
     }
 
     /// What the rows so far add up to.
     pub fn digest(&self) -> Digest {
-        Digest(self.sum)
+        self.sum
     }
 
     unsafe fn write(&mut self, column: usize, value: pg_sys::Datum) {
         let (row, day) = (&mut self.row, &mut self.day);
         unsafe {
-            match &mut self.columns[column] {
+            match &mut self.columns[column].1 {
                 Text::Bool => row.push(if value.value() as u8 == 0 { b'f' } else { b't' }),
                 Text::Int2 => integer(row, i64::from(value.value() as i16)),
                 Text::Int4 => integer(row, i64::from(value.value() as i32)),

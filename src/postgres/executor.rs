@@ -3,9 +3,9 @@
 //! A SELECT hands its rows on one by one, as they are made: SPI would keep all of them in memory before the
 //! first could be looked at.
 
+use crate::postgres::batch::Batch;
 use crate::postgres::named::Named;
 use crate::postgres::quote;
-use crate::postgres::rows::Rows;
 use pgrx::{pg_guard, pg_sys};
 use std::ffi::CStr;
 
@@ -151,13 +151,13 @@ pub unsafe fn select(
     }
 }
 
-/// The name under which a writing statement reads the new rows that are given with it.
-pub const NEW_ROWS: &str = "pg_backfill_new_rows";
+/// The name under which a writing statement reads the rows that are given with it.
+pub const GIVEN: &str = "pg_backfill_rows";
 
 /// Runs a writing statement, and says how many rows it wrote.
-pub fn write(sql: &str, parameters: Option<Pair>, rows: Option<&Rows>) -> u64 {
+pub fn write(sql: &str, parameters: Option<Pair>, rows: Option<&Batch>) -> u64 {
     let text = quote::c_string(sql);
-    let name = quote::c_string(NEW_ROWS);
+    let name = quote::c_string(GIVEN);
     let mut relation = pg_sys::EphemeralNamedRelationData::default();
     let (mut types, mut values) = (Vec::new(), Vec::new());
     if let Some(pair) = parameters {

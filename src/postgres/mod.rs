@@ -2,6 +2,8 @@
 
 pub mod arguments;
 pub mod author;
+pub mod batch;
+pub mod comparison;
 pub mod composite;
 pub mod datum;
 pub mod digest;

@@ -1,7 +1,7 @@
 //! Rows that a query finds under a name of ours, as if they were a table.
 
+use crate::postgres::batch::Batch;
 use crate::postgres::quote;
-use crate::postgres::rows::Rows;
 use crate::postgres::table::Table;
 use pgrx::pg_sys;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ pub struct Named {
 
 impl Named {
     /// The rows under that name.
-    pub fn rows(name: &str, rows: &Rows) -> Self {
+    pub fn rows(name: &str, rows: &Batch) -> Self {
         Self::new(name, rows.shape(), rows.store(), rows.count())
     }
 

@@ -3,6 +3,7 @@
 use crate::domain::zone::{Instant, Zone};
 use crate::error::{Code, Error, Result, faithful};
 use crate::postgres::author::Author;
+use crate::postgres::batch::Batch;
 use crate::postgres::digest::{Digest, Digester};
 use crate::postgres::executor::{self, Pair, Sight, Sink};
 use crate::postgres::query::Select;
@@ -100,31 +101,34 @@ impl Segment {
         self.table.watched || columns.len() < self.table.writable().len()
     }
 
-    /// `column >= $1 AND column < $2`, whatever the `search_path`.
+    /// `t.column >= $1 AND t.column < $2`, whatever the `search_path`.
     fn inside(&self) -> String {
         let column = quote::identifier(&self.column);
-        format!("{column} OPERATOR(pg_catalog.>=) $1 AND {column} OPERATOR(pg_catalog.<) $2")
+        format!("t.{column} OPERATOR(pg_catalog.>=) $1 AND t.{column} OPERATOR(pg_catalog.<) $2")
+    }
+
+    /// The given rows that name a row of the slice: table and window, which leads to few partitions, and place.
+    fn at_places(&self) -> String {
+        let equal = "OPERATOR(pg_catalog.=)";
+        let inside = self.inside();
+        format!(
+            "{} AS g WHERE {inside} AND t.ctid {equal} g.ctid AND t.tableoid {equal} g.tableoid",
+            executor::GIVEN
+        )
     }
 
     /// Counts the slice. It counts as the table's owner does, who sees the rows that row-level security hides
     /// from others; where it hides rows from the owner too, PostgreSQL refuses.
     pub fn count(&self) -> u64 {
-        let (table, inside) = (self.table.shown(), self.inside());
         let mut count = Count(0);
-        self.look(
-            self.bounds.pair,
-            &format!("SELECT pg_catalog.count(*) FROM {table} WHERE {inside}"),
-            &mut count,
-        );
+        self.look(self.bounds.pair, "pg_catalog.count(*)", &mut count);
         count.0
     }
 
     /// Counts the slice and takes its digest, like [`count`](Self::count).
     pub fn measure(&self) -> Measure {
-        let columns = table::list(&self.table.writable());
-        let (table, inside) = (self.table.shown(), self.inside());
         let mut measuring = Measuring { digester: None, rows: 0 };
-        self.look(self.bounds.pair, &format!("SELECT {columns} FROM {table} WHERE {inside}"), &mut measuring);
+        self.look(self.bounds.pair, &table::list(&self.table.writable()), &mut measuring);
         let digest = measuring.digester.map(|digester| digester.digest()).unwrap_or_default();
         Measure { rows: measuring.rows, digest }
     }
@@ -141,7 +145,6 @@ impl Segment {
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return vec![] };
         let range = Pair { type_oid, values: [first.pair.values[0], last.pair.values[1]] };
         let columns = table::list(&self.table.writable());
-        let (table, inside) = (self.table.shown(), self.inside());
         let mut measures = vec![Measure::default(); windows.len()];
         let mut each = MeasuringEach {
             digester: None,
@@ -151,13 +154,20 @@ impl Segment {
         };
         // The slice column once more at the end: it may be one that the digest leaves out.
         let column = quote::identifier(&self.column);
-        self.look(range, &format!("SELECT {columns}, {column} FROM {table} WHERE {inside}"), &mut each);
+        self.look(range, &format!("{columns}, {column}"), &mut each);
         measures
     }
 
-    fn look(&self, bounds: Pair, sql: &str, sink: &mut dyn Sink) {
+    /// Shows columns of the slice's rows, and where each row is.
+    pub fn look_at_places(&self, columns: &[&str], sink: &mut dyn Sink) {
+        let columns: String = columns.iter().map(|name| format!("{}, ", quote::identifier(name))).collect();
+        self.look(self.bounds.pair, &format!("{columns}t.tableoid, t.ctid"), sink);
+    }
+
+    fn look(&self, bounds: Pair, columns: &str, sink: &mut dyn Sink) {
+        let sql = format!("SELECT {columns} FROM {} AS t WHERE {}", self.table.shown(), self.inside());
         let look = || {
-            let select = Select::of_ours(sql, bounds.type_oid);
+            let select = Select::of_ours(&sql, bounds.type_oid);
             let query = select.query();
             unsafe { executor::select(query, select.text(), bounds, Sight::Now, None, sink) };
         };
@@ -166,8 +176,33 @@ impl Segment {
 
     /// Deletes the slice, as whoever calls; says how many rows it was.
     pub fn delete(&self) -> u64 {
-        let sql = format!("DELETE FROM {} WHERE {}", self.table.shown(), self.inside());
-        faithful(|| executor::write(&sql, Some(self.bounds.pair), None))
+        self.write(&format!("DELETE FROM {} AS t WHERE {}", self.table.shown(), self.inside()), None)
+    }
+
+    /// Deletes the rows at some places of the slice, as whoever calls; says how many were there.
+    pub fn delete_at(&self, places: &Batch) -> u64 {
+        self.write(
+            &format!("DELETE FROM {} AS t USING {}", self.table.shown(), self.at_places()),
+            Some(places),
+        )
+    }
+
+    /// Gives columns of rows at some places new values, as whoever calls; says how many were there.
+    pub fn update_at(&self, columns: &[&str], rows: &Batch) -> u64 {
+        let set: Vec<String> = columns
+            .iter()
+            .map(|name| quote::identifier(name))
+            .map(|name| format!("{name} = g.{name}"))
+            .collect();
+        let (table, set) = (self.table.shown(), set.join(", "));
+        self.write(&format!("UPDATE {table} AS t SET {set} FROM {}", self.at_places()), Some(rows))
+    }
+
+    fn write(&self, sql: &str, rows: Option<&Batch>) -> u64 {
+        if rows.is_some_and(|rows| rows.count() == 0) {
+            return 0;
+        }
+        faithful(|| executor::write(sql, Some(self.bounds.pair), rows))
     }
 }
 
@@ -211,7 +246,7 @@ struct MeasuringEach<'m> {
 
 impl Sink for MeasuringEach<'_> {
     fn start(&mut self, shape: pg_sys::TupleDesc) {
-        self.digester = Some(Digester::of_first(self.columns, shape));
+        self.digester = Some(Digester::of(0..self.columns, shape));
     }
 
     fn row(&mut self, slot: *mut pg_sys::TupleTableSlot) {
@@ -219,10 +254,8 @@ impl Sink for MeasuringEach<'_> {
         let place = self.windows.partition_point(|bounds| bounds.end_by(value));
         let is_inside = self.windows.get(place).is_some_and(|bounds| bounds.contain(value));
         if let Some(digester) = self.digester.as_mut().filter(|_| is_inside) {
-            digester.reset();
-            unsafe { digester.add(slot) };
             self.measures[place].rows += 1;
-            self.measures[place].digest += digester.digest();
+            self.measures[place].digest += unsafe { digester.of_row(slot) };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What must be known of a table before rows are written to it.
 
 use crate::error::{Code, Error, Result, faithful};
-use crate::postgres::rows::Rows;
+use crate::postgres::batch::Batch;
 use crate::postgres::{executor, quote, role, spi};
 use pgrx::pg_sys;
 
@@ -22,13 +22,19 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// Whether a trigger may change, swallow or add rows.
     pub watched: bool,
+    /// Whether all rows lie in heaps of this database: there a row's `ctid` stands for it until it is written.
+    pub local: bool,
 }
 
 const RELATION: &str = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relowner,
         c.relkind::pg_catalog.text,
         EXISTS (SELECT FROM pg_catalog.pg_trigger t
             WHERE NOT t.tgisinternal AND (t.tgrelid = c.oid
-               OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)))
+               OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p))),
+        NOT EXISTS (SELECT FROM (SELECT c.oid AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) l
+            JOIN pg_catalog.pg_class r ON r.oid = l.relid
+            LEFT JOIN pg_catalog.pg_am m ON m.oid = r.relam
+            WHERE r.relkind <> 'p' AND m.amname IS DISTINCT FROM 'heap')
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = $1";
 
@@ -36,6 +42,26 @@ const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, a.atttypid,
         a.attgenerated <> '' OR a.attidentity = 'a'
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+/// The one index that may refuse a row because of another, if its columns are never NULL. Where there is a second
+/// one, rows that exchange its values could not be updated one after the other; where policies apply, an UPDATE may
+/// be hidden rows that a DELETE sees.
+const KEY: &str = "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY a.attnum)
+        FROM pg_catalog.unnest(i.indkey) WITH ORDINALITY k(attnum, place)
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+        WHERE k.place <= i.indnkeyatts
+        HAVING pg_catalog.bool_and(a.attnotnull))
+    FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid
+    WHERE i.indrelid = $1 AND i.indisunique AND i.indimmediate AND i.indisvalid AND NOT i.indisexclusion
+      AND i.indpred IS NULL AND i.indexprs IS NULL AND NOT c.relrowsecurity
+      AND NOT EXISTS (SELECT
+          FROM (SELECT $1 AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree($1) p) t
+          JOIN pg_catalog.pg_index o ON o.indrelid = t.relid
+          WHERE (o.indisunique OR o.indisexclusion) AND o.indexrelid <> i.indexrelid
+            AND o.indexrelid NOT IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(i.indexrelid) p))";
+
+const REFERENCED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint c
+    WHERE c.contype = 'f' AND c.confrelid = $1)";
 
 /// The columns of any relation.
 pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
@@ -58,6 +84,7 @@ impl Table {
                 owner: row.at(3),
                 columns: Vec::new(),
                 watched: row.at(5),
+                local: row.at(6),
             };
             (table, row.at::<String>(4))
         });
@@ -84,6 +111,16 @@ impl Table {
         self.columns.iter().filter(|c| !c.generated).map(|c| c.name.as_str()).collect()
     }
 
+    /// The columns that tell a row from all others, if changed rows can be updated by them.
+    pub fn key(&self) -> Option<Vec<String>> {
+        catalog(KEY, self.oid, |row| row.get::<Vec<String>>(1)).into_iter().next().flatten()
+    }
+
+    /// Whether foreign keys refer to it: they notice a row that is deleted, even if it comes again.
+    pub fn is_referenced(&self) -> bool {
+        catalog(REFERENCED, self.oid, |row| row.at(1)).contains(&true)
+    }
+
     /// The table for a statement that the parser has yet to analyse.
     pub fn range_var(&self) -> *mut pg_sys::RangeVar {
         let [schema, table] = self.name.each_ref().map(|name| quote::c_string(name));
@@ -97,8 +134,7 @@ pub fn list(columns: &[&str]) -> String {
 }
 
 /// Inserts new rows, as whoever calls; says how many.
-pub fn insert(table: &str, columns: &[&str], rows: &Rows) -> u64 {
-    let new = executor::NEW_ROWS;
-    let sql = format!("INSERT INTO {table} ({}) SELECT * FROM {new}", list(columns));
+pub fn insert(table: &str, columns: &[&str], rows: &Batch) -> u64 {
+    let sql = format!("INSERT INTO {table} ({}) SELECT * FROM {}", list(columns), executor::GIVEN);
     faithful(|| executor::write(&sql, None, Some(rows)))
 }

@@ -19,6 +19,8 @@ Commands
   bench makespan     what plans of 200 windows were estimated to take, and what they took (8 minutes);
                      fails if one is more than 10 % off
       --seed N       draw other durations (default 1)
+  bench slices       what replacing a slice costs by each strategy, beside statements by hand (2 minutes)
+      --rows N       rows of the slice (default 100000)
   run                build for release and start a server with the extension; a running one is restarted
       --fresh        throw its data away first
       --stop         stop it

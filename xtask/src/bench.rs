@@ -1,5 +1,6 @@
 //! `cargo xtask bench claims`: what a claim costs, beside two queues on the same server.
 //! `cargo xtask bench makespan`: what plans were estimated to take, beside what they took.
+//! `cargo xtask bench slices`: what replacing a slice costs, beside what people write by hand.
 //!
 //! Times are noisy on a shared machine, so everything is printed as a ratio of things measured in turn within
 //! one run. The peers run the SQL that they publish; operations are counted in the tables, not by the driver.
@@ -12,6 +13,7 @@ mod peers;
 mod pgbench;
 mod scratch;
 mod size;
+mod slices;
 mod system;
 mod table;
 mod throughput;
@@ -20,6 +22,7 @@ use crate::arguments::Arguments;
 use crate::{Result, progress};
 use pgrx_tests::server::Server;
 use scratch::Scratch;
+use std::fs;
 use std::time::{Duration, Instant};
 use system::{Peers, System};
 
@@ -32,6 +35,7 @@ const THEIRS: &str = "peers";
 enum Subject {
     Claims(Options),
     Makespan { seed: u64 },
+    Slices { rows: u64 },
 }
 
 impl Subject {
@@ -39,18 +43,20 @@ impl Subject {
         let mut words = words.iter().map(String::as_str);
         match words.next() {
             Some("claims") => Options::parse(words).map(Self::Claims),
-            Some("makespan") => seed(words).map(|seed| Self::Makespan { seed }),
-            _ => Err("what is to be measured? cargo xtask bench claims, or makespan".into()),
+            // Another seed than the first draws other durations.
+            Some("makespan") => number(words, "--seed", 1).map(|seed| Self::Makespan { seed }),
+            Some("slices") => number(words, "--rows", 100_000).map(|rows| Self::Slices { rows }),
+            _ => Err("what is to be measured? cargo xtask bench claims, makespan or slices".into()),
         }
     }
 }
 
-/// Another seed than the first draws other durations.
-fn seed<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<u64> {
+/// The one option that a subject takes.
+fn number<'a>(mut words: impl Iterator<Item = &'a str>, option: &str, usual: u64) -> Result<u64> {
     match (words.next(), words.next().map(str::parse), words.next()) {
-        (None, ..) => Ok(1),
-        (Some("--seed"), Some(Ok(seed)), None) => Ok(seed),
-        _ => Err("makespan takes --seed and a number, and nothing else".into()),
+        (None, ..) => Ok(usual),
+        (Some(word), Some(Ok(number)), None) if word == option && number > 0 => Ok(number),
+        _ => Err(format!("it takes {option} and a number, and nothing else")),
     }
 }
 
@@ -109,6 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     match subject {
         Subject::Claims(options) => measure(server, &options)?,
         Subject::Makespan { seed } => makespan::measure(server, seed)?,
+        Subject::Slices { rows } => slices::measure(server, rows)?,
     }
     println!("\nmeasured in {}", progress::shown(started.elapsed()));
     Ok(())
@@ -126,6 +133,12 @@ fn measure(server: &Server, options: &Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What else the machine does: the load of the last 1, 5 and 15 minutes.
+fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// Says whether a figure reaches its goal.
@@ -163,6 +176,8 @@ mod tests {
         assert_eq!((some.parts, some.seconds), (vec![Part::Size, Part::Full], 2));
         assert_eq!(parse("makespan"), Ok(Subject::Makespan { seed: 1 }));
         assert_eq!(parse("makespan --seed 7"), Ok(Subject::Makespan { seed: 7 }));
+        assert_eq!(parse("slices"), Ok(Subject::Slices { rows: 100_000 }));
+        assert_eq!(parse("slices --rows 500"), Ok(Subject::Slices { rows: 500 }));
     }
 
     #[test]
@@ -177,6 +192,8 @@ mod tests {
             "makespan all",
             "makespan --seed",
             "makespan --seed x",
+            "slices --seed 1",
+            "slices --rows 0",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

@@ -10,12 +10,11 @@
 //! off by more than 10 %, and the intervals are honest if as many plans lie in them as luck allows where 80 % should.
 
 use super::table::Table;
-use super::{OURS, count};
+use super::{OURS, count, load};
 use crate::Result;
 use pgrx_tests::server::Server;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs;
 use std::thread;
 use std::time::Duration;
 
@@ -39,9 +38,8 @@ const LUCK: f64 = 2.33;
 
 pub fn measure(server: &Server, seed: u64) -> Result<()> {
     server.psql(OURS, include_str!("sql/makespan.sql"))?;
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: Vec<&str> = load.split_whitespace().take(3).collect();
-    println!("\n== plans of {WINDOWS} windows, seed {seed}; load before: {}\n", load.join(" "));
+    let load = load();
+    println!("\n== plans of {WINDOWS} windows, seed {seed}; load before: {load}\n");
     let headings =
         ["durations", "at once", "idle", "estimate", "80 % interval", "measured", "error", "draws", "inside"];
     let table = Table::start(9, &headings);

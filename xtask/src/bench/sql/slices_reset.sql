@@ -1,0 +1,7 @@
+-- The day as it was before, and a source of which a share differs.
+DELETE FROM sales WHERE at >= '2024-03-03 00:00Z' AND at < '2024-03-04 00:00Z';
+VACUUM sales;
+INSERT INTO sales SELECT * FROM rows_of('2024-03-03 00:00Z', :rows, 0);
+TRUNCATE source;
+INSERT INTO source SELECT * FROM rows_of('2024-03-03 00:00Z', :rows, :percent);
+VACUUM ANALYZE sales, source;
