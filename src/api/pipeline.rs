@@ -10,7 +10,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
-use crate::ledger::{grid, pool, version};
+use crate::ledger::{fenced, grid, pool, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::datum::{self, Span};
 use crate::postgres::zone::PgZone;
@@ -415,6 +415,7 @@ fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<Strin
         checked.insert(name, &owner, path);
         rights::execute_grants(&owner);
     });
+    fenced::forget();
     record_version(name)?;
     Ok("created".to_owned())
 }
@@ -457,6 +458,7 @@ fn change(
             regrid.store(existing.id, &changed_by);
         }
     });
+    fenced::forget();
     record_version(&existing.name)?;
     if moved_path && !changed.contains(&"query") {
         changed.push("search_path of query");
@@ -662,6 +664,7 @@ fn drop_pipeline(pipeline: Option<String>) -> Result<String> {
         lock::exclusive(Key::Gate { pipeline: pipeline.id });
         spi::run(DROP, &[pipeline.id.into(), caller.as_str().into()]);
     });
+    fenced::forget();
     Ok("dropped".to_owned())
 }
 

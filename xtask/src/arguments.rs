@@ -19,6 +19,7 @@ Commands
   bench makespan     what plans of 200 windows were estimated to take, and what they took (8 minutes);
                      fails if one is more than 10 % off
       --seed N       draw other durations (default 1)
+  bench protect      what fence_protect costs: a million rows into a protected table and into another (2 minutes)
   run                build for release and start a server with the extension; a running one is restarted
       --fresh        throw its data away first
       --stop         stop it

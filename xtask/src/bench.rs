@@ -1,5 +1,6 @@
 //! `cargo xtask bench claims`: what a claim costs, beside two queues on the same server.
 //! `cargo xtask bench makespan`: what plans were estimated to take, beside what they took.
+//! `cargo xtask bench protect`: what a protected table costs its writers.
 //!
 //! Times are noisy on a shared machine, so everything is printed as a ratio of things measured in turn within
 //! one run. The peers run the SQL that they publish; operations are counted in the tables, not by the driver.
@@ -10,6 +11,7 @@ mod held;
 mod makespan;
 mod peers;
 mod pgbench;
+mod protect;
 mod scratch;
 mod size;
 mod system;
@@ -32,6 +34,7 @@ const THEIRS: &str = "peers";
 enum Subject {
     Claims(Options),
     Makespan { seed: u64 },
+    Protect,
 }
 
 impl Subject {
@@ -40,7 +43,8 @@ impl Subject {
         match words.next() {
             Some("claims") => Options::parse(words).map(Self::Claims),
             Some("makespan") => seed(words).map(|seed| Self::Makespan { seed }),
-            _ => Err("what is to be measured? cargo xtask bench claims, or makespan".into()),
+            Some("protect") if words.next().is_none() => Ok(Self::Protect),
+            _ => Err("what is to be measured? cargo xtask bench claims, makespan, or protect".into()),
         }
     }
 }
@@ -109,6 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     match subject {
         Subject::Claims(options) => measure(server, &options)?,
         Subject::Makespan { seed } => makespan::measure(server, seed)?,
+        Subject::Protect => protect::measure(server)?,
     }
     println!("\nmeasured in {}", progress::shown(started.elapsed()));
     Ok(())
@@ -177,6 +182,7 @@ mod tests {
             "makespan all",
             "makespan --seed",
             "makespan --seed x",
+            "protect all",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
