@@ -201,6 +201,30 @@ CROSS JOIN LATERAL backfill.waiting_of(v.pipeline_id) w
 WHERE w.blocked_by IS NOT NULL;
 COMMENT ON VIEW backfill.blocked IS 'Windows that would run and cannot now, with what is in the way: a window, a pool, a plan, the pipeline, or a backend that still writes.';
 
+CREATE VIEW backfill.protections WITH (security_barrier) AS
+SELECT v.name AS pipeline, p.target,
+       pg_catalog.convert_from(pg_catalog.substr(t.tgargs, 1, pg_catalog.octet_length(t.tgargs) - 1), 'UTF8') AS mode,
+       ARRAY(SELECT c.oid::pg_catalog.regclass
+             FROM (SELECT p.target AS relid UNION SELECT part.relid FROM pg_catalog.pg_partition_tree(p.target) part) r
+             JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p')
+             WHERE 2 > (SELECT pg_catalog.count(*) FROM pg_catalog.pg_trigger g
+                        WHERE g.tgrelid = c.oid AND g.tgenabled IN ('O', 'A') AND g.tgfoid = t.tgfoid)
+             ORDER BY c.relname) AS unguarded
+FROM backfill.readable_data v
+JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at IS NULL
+JOIN pg_catalog.pg_trigger t ON t.tgrelid = p.target AND (t.tgtype & 1) = 1
+    AND t.tgfoid = 'backfill.fence_guard'::pg_catalog.regproc;
+COMMENT ON VIEW backfill.protections IS 'Protected targets, with the mode (refuse or log). unguarded: tables where a trigger is disabled, and partitions that came since, which can be truncated by themselves; fence_protect() guards them.';
+
+CREATE VIEW backfill.unfenced_writes WITH (security_barrier) AS
+SELECT v.name AS pipeline, w.target, w.operation, w.role, w.session_role, w.application_name, w.client_addr,
+       pg_catalog.min(w.first_seen) AS first_seen, pg_catalog.max(w.last_seen) AS last_seen,
+       pg_catalog.sum(w.transactions)::bigint AS transactions, pg_catalog.sum(w.rows)::bigint AS rows
+FROM backfill.unfenced_write_data w
+JOIN backfill.readable_data v ON v.pipeline_id = w.pipeline_id
+GROUP BY v.name, w.target, w.operation, w.role, w.session_role, w.application_name, w.client_addr;
+COMMENT ON VIEW backfill.unfenced_writes IS 'Who wrote to targets that are protected with mode log, without a fence: the role whose rights counted, the role that had logged in, its application_name and client_addr (NULL over a local socket), how many transactions and rows, and when they committed first and last. TRUNCATE counts no rows.';
+
 -- Made of the views above, so that everyone sees his own.
 CREATE VIEW backfill.attention WITH (security_barrier) AS
 SELECT l.kind, l.pipeline, l.windows, l.oldest, l.newest, NULL::bigint AS plan_id, l.what,
@@ -244,6 +268,11 @@ WHERE w.blocked_by IS NULL AND w.waits_since < pg_catalog.clock_timestamp() - '1
   AND NOT EXISTS (SELECT FROM backfill.open_run_data o WHERE o.pipeline_id = v.pipeline_id)
 GROUP BY v.name, p.query IS NULL
 UNION ALL
+SELECT 'unguarded', t.pipeline, NULL, NULL, NULL, NULL,
+       pg_catalog.format('%s tables of the protected target %s are not guarded', pg_catalog.cardinality(t.unguarded), t.target),
+       pg_catalog.format('SELECT fence_protect(%L, %L);', t.target, t.mode)
+FROM backfill.protections t WHERE pg_catalog.cardinality(t.unguarded) > 0
+UNION ALL
 SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
        CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)
                      WHEN 'paused' THEN pg_catalog.format('paused by %s: %s', pl.paused_by, pl.pause_reason)
@@ -270,4 +299,4 @@ COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with th
 GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.window_marks, backfill.runs, backfill.leases, backfill.plans,
     backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions,
     backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
-    backfill.blocked, backfill.attention TO PUBLIC;
+    backfill.blocked, backfill.protections, backfill.unfenced_writes, backfill.attention TO PUBLIC;

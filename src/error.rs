@@ -29,6 +29,8 @@ pub enum Code {
     Shrunk,
     /// BF009: another plan owns the window.
     Owned,
+    /// BF011: a protected table is written without the fence of the window.
+    Unfenced,
     /// BF012: a bound is off the grid.
     OffGrid,
     /// 22023
@@ -64,6 +66,7 @@ impl Code {
             Self::OutsideWindow => "BF005",
             Self::Shrunk => "BF006",
             Self::Owned => "BF009",
+            Self::Unfenced => "BF011",
             Self::OffGrid => "BF012",
             Self::InvalidParameter => "22023",
             Self::NullValue => "22004",

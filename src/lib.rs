@@ -22,6 +22,8 @@ pgrx::pg_module_magic!(name, version);
 #[pg_guard]
 extern "C-unwind" fn _PG_init() {
     ledger::gate::init();
+    ledger::fenced::init();
+    ledger::unfenced::init();
 }
 
 extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
@@ -45,7 +47,8 @@ extension_sql_file!(
     name = "window_functions",
     requires = ["pipeline_functions"]
 );
-extension_sql_file!("../sql/views.sql", name = "views", requires = ["window_functions"]);
+extension_sql_file!("../sql/protection.sql", name = "protection", requires = ["window_functions"]);
+extension_sql_file!("../sql/views.sql", name = "views", requires = ["protection"]);
 extension_sql_file!("../sql/slice.sql", name = "slice", requires = ["views"]);
 extension_sql_file!("../sql/quarantine.sql", name = "quarantine", requires = ["slice"]);
 extension_sql_file!("../sql/audit.sql", name = "audit", requires = ["views"]);

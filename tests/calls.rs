@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 65] = [
+pub const CALLS: [Call; 68] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -119,6 +119,13 @@ pub const CALLS: [Call; 65] = [
     call("pipeline_revoke", Level::Owner, "SELECT pipeline_revoke('clicks', 'postgres')"),
     call("pipeline_rename", Level::Owner, "SELECT pipeline_rename('clicks', 'hits')"),
     call("pipeline_drop", Level::Owner, "SELECT pipeline_drop('clicks')"),
+    call("fence_protect", Level::Owner, "SELECT fence_protect('clicks')"),
+    call("fence_unprotect", Level::Owner, "SELECT fence_unprotect('clicks')"),
+    call(
+        "fence_guard",
+        Level::Owner,
+        "CREATE TRIGGER guard AFTER INSERT ON clicks FOR EACH ROW EXECUTE FUNCTION backfill.fence_guard('refuse')",
+    ),
     call("pool_define", Level::Superuser, "SELECT pool_define('live', 9)"),
     call("pool_pause", Level::Superuser, "SELECT pool_pause('live', 'why')"),
     call("pool_resume", Level::Superuser, "SELECT pool_resume('live')"),
@@ -145,6 +152,7 @@ impl World {
         let mut admin = database.connect();
         admin.run(&format!(
             "CREATE TABLE clicks (at timestamptz NOT NULL, who text);
+             ALTER TABLE clicks OWNER TO {owner};
              GRANT SELECT, INSERT, DELETE ON clicks TO PUBLIC;
              GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
              SET ROLE {owner};

@@ -14,6 +14,7 @@ mod grids;
 mod harness;
 mod leases;
 mod plans;
+mod protection;
 mod quarantine;
 mod rights;
 mod slices;

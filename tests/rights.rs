@@ -257,7 +257,8 @@ fn fill_every_view(database: &Database) {
          SELECT backfill_fail({token}, 'boom')"
     ));
     claim(&mut admin, "bobs");
-    admin.run("SELECT backfill_pause(2, 'why')");
+    admin.run("SELECT backfill_pause(2, 'why'); SELECT fence_protect('clicks', 'log')");
+    admin.run("INSERT INTO clicks VALUES ('2024-01-20')");
 }
 
 /// Views that say nothing about any one pipeline.

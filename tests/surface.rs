@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 51] = [
+const ROUTINES: [(&str, &str, &str); 53] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -68,6 +68,8 @@ const ROUTINES: [(&str, &str, &str); 51] = [
     ("effect_take", "effect text, n integer DEFAULT 1", "SETOF backfill.effect_delivery"),
     ("effects_allowed", "token bigint", "boolean"),
     ("fence_check", "token bigint", "backfill.lease"),
+    ("fence_protect", "target regclass, mode text DEFAULT 'refuse'", "text"),
+    ("fence_unprotect", "target regclass", "text"),
     ("pipeline_alter", "pipeline text, settings jsonb", "text"),
     (
         "pipeline_define",
@@ -134,7 +136,7 @@ const ROUTINES: [(&str, &str, &str); 51] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 21] = [
+const COLUMNS: [(&str, &str); 23] = [
     ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
     ("effects", "id, pipeline, window_key, effect, key, state"),
     (
@@ -163,6 +165,7 @@ const COLUMNS: [(&str, &str); 21] = [
         "plan_id, pipeline, state, windows, done, failed, running, waiting, skipped, rate, eta, remaining, bar",
     ),
     ("audits", "pipeline, name, query, made_by, made_at"),
+    ("protections", "pipeline, target, mode, unguarded"),
     ("quarantine", "token, pipeline, window_key, reason, kept_until"),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (
@@ -179,6 +182,11 @@ const COLUMNS: [(&str, &str); 21] = [
         "pipeline, window_key, token, code_version, plan_id, worker, as_of, rows, digest, published_at",
     ),
     ("stages", "token, pipeline, window_key, state, relation, bytes, made_by, made_at, kept_until"),
+    (
+        "unfenced_writes",
+        "pipeline, target, operation, role, session_role, application_name, client_addr, first_seen, last_seen, \
+         transactions, rows",
+    ),
     ("version_mix", "target, versions, mixed"),
     (
         "windows",
@@ -281,13 +289,14 @@ fn every_argument_has_a_name() {
 
 /// Functions that read a user's names or query and pin what they run themselves, a procedure that commits and so
 /// can carry no setting, and what has no name to look up.
-const NOT_PINNED: [&str; 12] = [
+const NOT_PINNED: [&str; 13] = [
     "backfill_plan",
     "backfill_work",
     "bound_in",
     "bound_out",
     "bound_recv",
     "bound_send",
+    "fence_guard",
     "pipeline_alter",
     "pipeline_audit",
     "pipeline_define",
@@ -540,7 +549,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 76] = [
+const ERRORS: [(&str, &str, &str); 83] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -593,6 +602,17 @@ const ERRORS: [(&str, &str, &str); 76] = [
         "SELECT backfill_plan('clicks', '2024-02-01', '2024-02-03', 'why', expect => 2)",
         "SELECT backfill_approve(2, 2)",
     ),
+    ("BF011", "SELECT fence_protect('clicks')", "INSERT INTO clicks VALUES ('2024-03-01')"),
+    (
+        "BF011",
+        "SELECT fence_protect('clicks'); SELECT fence_check({token})",
+        "INSERT INTO clicks VALUES (now())",
+    ),
+    ("BF011", "SELECT fence_protect('clicks')", "TRUNCATE clicks"),
+    ("22004", "", "SELECT fence_protect(NULL)"),
+    ("22023", "", "SELECT fence_protect('clicks', 'forbid')"),
+    ("22023", "CREATE TABLE apart (at timestamptz)", "SELECT fence_protect('apart')"),
+    ("0A000", "", "SELECT fence_protect('backfill.runs')"),
     ("BF012", "", "SELECT backfill_plan('clicks', '2024-03-01 05:00', '2024-03-02', 'why')"),
     ("BF012", "", "SELECT window_skip('clicks', '2024-03-01', '2024-03-01 23:00', 'why')"),
     (
@@ -713,7 +733,10 @@ fn routines_that_write_say_so_in_a_transaction_that_may_not() {
     session.run("SET default_transaction_read_only = on");
     for call in CALLS {
         let outcome = session.try_run(&world.sql(&call));
-        if writing.iter().any(|name| name == call.routine) {
+        // That of a trigger is PostgreSQL's to refuse.
+        if call.routine == "fence_guard" {
+            assert_sqlstate!(outcome, "25006");
+        } else if writing.iter().any(|name| name == call.routine) {
             let failure = assert_sqlstate!(outcome, "25006");
             assert!(!failure.detail.is_empty() && !failure.hint.is_empty(), "{}\n{failure}", call.routine);
         } else {

@@ -21,10 +21,11 @@ const LEASE: &str = "(SELECT l.token FROM backfill.leases l ORDER BY l.token LIM
 
 /// The calls, each with the name that its answer is kept under. None of them uses an operator, or a function that
 /// is not the extension's: they are also made where those are not PostgreSQL's.
-const CALLS: [(&str, &str); 38] = [
+const CALLS: [(&str, &str); 40] = [
     ("pool", "SELECT pool_define({pool}, 3)"),
     ("defined", DEFINE),
     ("unchanged", DEFINE),
+    ("protected", "SELECT fence_protect({target})"),
     ("altered", r#"SELECT pipeline_alter({pipeline}, '{"max_attempts": 4, "retry_delay": "2 hours"}')"#),
     (
         "pipelines",
@@ -105,6 +106,7 @@ const CALLS: [(&str, &str); 38] = [
         "slices",
         "SELECT pipeline, window_key, target, code_version, rows, digest FROM backfill.slices ORDER BY window_start",
     ),
+    ("unprotected", "SELECT fence_unprotect({target})"),
     ("cancelled", "SELECT windows_freed, leases_revoked, still_writing FROM backfill_cancel(1, 'why')"),
 ];
 
@@ -113,12 +115,13 @@ const DEFINE: &str = "SELECT pipeline_define({pipeline}, '1 day', '2024-03-08', 
     expected_duration => '90 seconds', cost_per_hour => 2.5)";
 
 /// Calls that fail at the end of the tour: their words are answers too.
-const FAILURES: [&str; 7] = [
+const FAILURES: [&str; 8] = [
     "SELECT backfill_plan({pipeline}, '2024-03-10 05:00', '2024-03-13', 'why')",
     "SELECT backfill_plan({pipeline}, '2024-03-13', '2024-03-08', 'why')",
     "SELECT backfill_approve(2, 1)",
     "SELECT pipeline_alter({pipeline}, '{\"cadence\": \"1 hour\"}')",
     "SELECT pipeline_alter({pipeline}, '{\"delay\": \"-1 hour\"}')",
+    "SELECT fence_protect({target}, 'forbid')",
     "SELECT window_why({pipeline}, '2024-03-10T01:30')",
     "SELECT replace_partition(1)",
 ];

@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::claim::{self, Grant, Wish};
 use crate::ledger::requeue::{self, Place};
 use crate::ledger::run::{self, Ending, Run};
-use crate::ledger::{pool, stop, window};
+use crate::ledger::{fenced, pool, stop, window};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, random, role, session, spi};
 use pgrx::JsonB;
@@ -212,6 +212,7 @@ fn end(run: &Run, outcome: &str, error: Option<&str>, sqlstate: Option<&str>) ->
     if role::as_ledger(|| spi::run(END, &args)) == 0 {
         return Err(run::lost(run.token));
     }
+    fenced::forget();
     if run.has_beaten {
         run::forget_heartbeat(run.token);
     }

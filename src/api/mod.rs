@@ -12,6 +12,7 @@ pub mod plan;
 pub mod plan_life;
 pub mod pool;
 pub mod progress;
+pub mod protection;
 pub mod quarantine;
 pub mod slice;
 pub mod waiting;

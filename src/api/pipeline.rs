@@ -10,7 +10,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
-use crate::ledger::{gate, grid, piece, pool, version};
+use crate::ledger::{fenced, gate, grid, piece, pool, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::datum::{self, Span};
 use crate::postgres::zone::PgZone;
@@ -418,6 +418,7 @@ fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<Strin
         checked.insert(name, &owner, path);
         rights::execute_grants(&owner);
     });
+    fenced::forget();
     record_version(name)?;
     Ok("created".to_owned())
 }
@@ -460,6 +461,7 @@ fn change(
             regrid.store(existing.id, &changed_by);
         }
     });
+    fenced::forget();
     record_version(&existing.name)?;
     if moved_path && !changed.contains(&"query") {
         changed.push("search_path of query");
@@ -680,6 +682,7 @@ fn drop_pipeline(pipeline: Option<String>) -> Result<String> {
     });
     crate::api::plan::cancel_all(&pipeline, "the pipeline was dropped")?;
     role::as_ledger(|| spi::run(DROP, &[id.into(), caller.as_str().into()]));
+    fenced::forget();
     Ok("dropped".to_owned())
 }
 

@@ -9,7 +9,7 @@
 //! trigger look early and then hold the gate, and every person who cancels, for as long as the worker likes.
 
 use crate::error::{Code, Error, answer};
-use crate::ledger::run;
+use crate::ledger::{fenced, run};
 use crate::postgres::{lock, lock::Key, role, settings};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
@@ -47,6 +47,12 @@ pub fn note(pipeline_id: i64, pool_id: i32, token: i64) {
             list.push(passed);
         }
     });
+    fenced::forget();
+}
+
+/// The tokens whose fence the transaction came to.
+pub fn tokens() -> Vec<i64> {
+    PASSED.with_borrow(|list| list.iter().map(|passed| passed.token).collect())
 }
 
 /// Whether the transaction came to the fence of a token. The ledger alone cannot say so: in a restored one the number

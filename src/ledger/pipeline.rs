@@ -69,6 +69,20 @@ const BY_NAME: &str = concat!(
 const BY_ID: &str =
     concat!("SELECT ", pipeline_columns!(), " FROM backfill.pipeline_data p WHERE p.pipeline_id = $1");
 
+/// A table has few ancestors and a server may have many pipelines: the index on targets is used.
+const OVER: &str = concat!(
+    "SELECT ",
+    pipeline_columns!(),
+    " FROM backfill.pipeline_data p
+     WHERE p.dropped_at IS NULL AND p.target = ANY (ARRAY(
+         SELECT $1::pg_catalog.regclass UNION SELECT a.relid FROM pg_catalog.pg_partition_ancestors($1) a))"
+);
+
+/// The pipelines whose target is a table or one that it is a partition of.
+pub fn over(relation: pg_sys::Oid) -> Vec<Pipeline> {
+    role::as_ledger(|| spi::latest(OVER, &[relation.into()], Pipeline::decode))
+}
+
 impl Pipeline {
     /// Reads the columns of `pipeline_columns!()` from column 1 on.
     pub fn decode(row: &Row) -> Self {

@@ -126,7 +126,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 39] = [
+pub const FUNCTIONS: [(&str, Level); 42] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -166,6 +166,10 @@ pub const FUNCTIONS: [(&str, Level); 39] = [
     ("pipeline_drop", Level::Owner),
     ("pipeline_grant", Level::Owner),
     ("pipeline_revoke", Level::Owner),
+    ("fence_protect", Level::Owner),
+    ("fence_unprotect", Level::Owner),
+    // CREATE TRIGGER, which fence_protect runs as its caller, needs it.
+    ("fence_guard", Level::Owner),
 ];
 
 const SIGNATURES: &str = "SELECT f.oid::pg_catalog.regprocedure::pg_catalog.text

@@ -7,7 +7,7 @@
 use crate::ledger::claim::hold_window;
 use crate::ledger::permit::Holder;
 use crate::ledger::requeue::{self, Place};
-use crate::ledger::stop;
+use crate::ledger::{fenced, stop};
 use crate::postgres::{lock, lock::Key, spi};
 
 const LOCK: &str = "SELECT 1 FROM backfill.run_data WHERE token = $1 AND ended_at IS NULL
@@ -72,6 +72,7 @@ pub fn take_over(holder: &Holder) -> bool {
         (None, false) => return false,
     };
     spi::run(END, &[token.into(), outcome.into(), error.into()]);
+    fenced::forget();
     let mut place = standing.place;
     // A worker whose right was ended by others did nothing wrong.
     if outcome == "expired" {

@@ -22,4 +22,5 @@ pub mod spi;
 pub mod subtransaction;
 pub mod table;
 pub mod target;
+pub mod trigger;
 pub mod zone;

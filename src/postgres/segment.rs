@@ -40,7 +40,7 @@ impl Bounds {
     }
 
     /// Whether the window ends at a value of the slice column or before it.
-    fn end_by(&self, value: pg_sys::Datum) -> bool {
+    pub fn end_by(&self, value: pg_sys::Datum) -> bool {
         self.number(self.pair.values[1]) <= self.number(value)
     }
 

@@ -121,6 +121,19 @@ pub fn for_slice<T>(f: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Takes locks on a user's table: others queue up behind whoever waits for one, so that nobody waits for long.
+/// A limit that the session has set counts.
+pub fn with_patience<T>(f: impl FnOnce() -> T) -> T {
+    if unsafe { pg_sys::LockTimeout } > 0 {
+        return f();
+    }
+    let nest = Nest::new();
+    nest.set("lock_timeout", "2s");
+    let result = f();
+    drop(nest);
+    result
+}
+
 /// A `search_path` of [`search_path`] for a session that may have temporary tables: without a mention of
 /// `pg_temp` they would come first.
 pub fn with_temporary_last(path: &str) -> String {

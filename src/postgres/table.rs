@@ -20,7 +20,7 @@ pub struct Table {
     name: [String; 2],
     pub owner: pg_sys::Oid,
     pub columns: Vec<Column>,
-    /// Whether a trigger may change, swallow or add rows.
+    /// Whether a trigger that is not the extension's may change, swallow or add rows.
     pub watched: bool,
     /// Whether all rows lie in heaps of this database: there a row's `ctid` stands for it until it is written.
     pub local: bool,
@@ -29,7 +29,7 @@ pub struct Table {
 const RELATION: &str = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relowner,
         c.relkind::pg_catalog.text,
         EXISTS (SELECT FROM pg_catalog.pg_trigger t
-            WHERE NOT t.tgisinternal AND (t.tgrelid = c.oid
+            WHERE NOT t.tgisinternal AND t.tgfoid <> pg_catalog.to_regproc('backfill.fence_guard') AND (t.tgrelid = c.oid
                OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p))),
         NOT EXISTS (SELECT FROM (SELECT c.oid AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) l
             JOIN pg_catalog.pg_class r ON r.oid = l.relid

@@ -17,10 +17,11 @@ Commands
       throughput, held, size, full
                      only these parts
   bench makespan     what plans of 200 windows were estimated to take, and what they took (8 minutes);
-                     fails if one is more than 10 % off
+                     fails if over one in ten is more than 10 % off, or too few lie in their interval
       --seed N       draw other durations (default 1)
   bench slices       what replacing a slice costs by each strategy, beside statements by hand (2 minutes)
       --rows N       rows of the slice (default 100000)
+  bench protect      what fence_protect costs: a million rows into a protected table and into another (2 minutes)
   run                build for release and start a server with the extension; a running one is restarted
       --fresh        throw its data away first
       --stop         stop it

@@ -1,6 +1,7 @@
 //! `cargo xtask bench claims`: what a claim costs, beside two queues on the same server.
 //! `cargo xtask bench makespan`: what plans were estimated to take, beside what they took.
 //! `cargo xtask bench slices`: what replacing a slice costs, beside what people write by hand.
+//! `cargo xtask bench protect`: what a protected table costs its writers.
 //!
 //! Times are noisy on a shared machine, so everything is printed as a ratio of things measured in turn within
 //! one run. The peers run the SQL that they publish; operations are counted in the tables, not by the driver.
@@ -11,6 +12,7 @@ mod held;
 mod makespan;
 mod peers;
 mod pgbench;
+mod protect;
 mod scratch;
 mod size;
 mod slices;
@@ -36,6 +38,7 @@ enum Subject {
     Claims(Options),
     Makespan { seed: u64 },
     Slices { rows: u64 },
+    Protect,
 }
 
 impl Subject {
@@ -46,7 +49,8 @@ impl Subject {
             // Another seed than the first draws other durations.
             Some("makespan") => number(words, "--seed", 1).map(|seed| Self::Makespan { seed }),
             Some("slices") => number(words, "--rows", 100_000).map(|rows| Self::Slices { rows }),
-            _ => Err("what is to be measured? cargo xtask bench claims, makespan or slices".into()),
+            Some("protect") if words.next().is_none() => Ok(Self::Protect),
+            _ => Err("what is to be measured? cargo xtask bench claims, makespan, slices or protect".into()),
         }
     }
 }
@@ -116,6 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Subject::Claims(options) => measure(server, &options)?,
         Subject::Makespan { seed } => makespan::measure(server, seed)?,
         Subject::Slices { rows } => slices::measure(server, rows)?,
+        Subject::Protect => protect::measure(server)?,
     }
     println!("\nmeasured in {}", progress::shown(started.elapsed()));
     Ok(())
@@ -194,6 +199,7 @@ mod tests {
             "makespan --seed x",
             "slices --seed 1",
             "slices --rows 0",
+            "protect all",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
