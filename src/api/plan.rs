@@ -315,15 +315,12 @@ pub fn append(plan_id: i64, pipeline: &Pipeline, after: i64, members: &[Window])
     spi::run_bulk(INSERT_WINDOWS, &args);
 }
 
-const IS_DROPPED: &str =
-    "SELECT p.dropped_at IS NOT NULL FROM backfill.pipeline_data p WHERE p.pipeline_id = $1";
-
 /// The plan and its pipeline, locked for a decision that the caller may make, while no other plan is approved.
 pub fn for_decision(plan_id: i64) -> Result<(Pipeline, Plan)> {
     let (pipeline, plan) = locked(plan_id, |pipeline| {
         lock::exclusive_at_once(&[Key::Decisions { pipeline }, Key::Approve { pipeline }]);
     })?;
-    if role::as_ledger(|| spi::latest(IS_DROPPED, &[pipeline.id.into()], |row| row.at::<bool>(1))) == [true] {
+    if pipeline.is_dropped() {
         return Err(Error::new(Code::Undefined, format!("pipeline \"{}\" was dropped", pipeline.name))
             .detail(format!("Plan {plan_id} belongs to it."))
             .hint("Define the pipeline again and plan again."));

@@ -146,6 +146,12 @@ impl Pipeline {
         role::as_ledger(|| spi::first(BY_ID, &[id.into()], Self::decode))
             .expect("the ledger never forgets a pipeline")
     }
+
+    /// Whether everybody sees by now that it was dropped.
+    pub fn is_dropped(&self) -> bool {
+        let now = role::as_ledger(|| spi::latest(BY_ID, &[self.id.into()], Self::decode));
+        now.iter().all(|now| now.dropped)
+    }
 }
 
 /// What the ledger holds lies on the pipeline's grid and within its years.

@@ -83,13 +83,15 @@ fn a_commit_that_waits_can_be_cancelled_and_holds_up_nobody() {
     finish_both(&mut worker, false);
     operator.run("BEGIN");
     operator.run(LOCK_OTHER);
+    let mut held = 0;
     let commit = waiting(&database, &mut worker, "COMMIT", || {
         let gates = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND locktype = 'object' AND mode = 'ShareLock' AND granted
                      AND classid = 'backfill.run_data'::regclass";
-        assert_eq!(operator.one::<i64>(gates, &[&pid]), 0, "it waits while it holds no gate");
+        held = operator.one(gates, &[&pid]);
         operator.run(&format!("SELECT pg_cancel_backend({pid})"));
     });
     assert_sqlstate!(commit, "57014");
+    assert_eq!(held, 0, "it holds no gate while it waits for one");
     operator.run("COMMIT");
     assert_eq!(operator.count("backfill.slices"), 0);
 }
