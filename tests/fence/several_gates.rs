@@ -83,7 +83,7 @@ fn a_commit_that_waits_can_be_cancelled_and_holds_up_nobody() {
     finish_both(&mut worker, false);
     operator.run("BEGIN");
     operator.run(LOCK_OTHER);
-    let mut held = 0;
+    let mut held = 0_i64;
     let commit = waiting(&database, &mut worker, "COMMIT", || {
         let gates = "SELECT count(*) FROM pg_locks WHERE pid = $1 AND locktype = 'object' AND mode = 'ShareLock' AND granted
                      AND classid = 'backfill.run_data'::regclass";
