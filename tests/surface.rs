@@ -549,7 +549,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 83] = [
+const ERRORS: [(&str, &str, &str); 84] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -640,6 +640,11 @@ const ERRORS: [(&str, &str, &str); 83] = [
     ("22023", "", "SELECT backfill_adjust(1, 0)"),
     ("22023", "", "SELECT pool_pause('live', ' ')"),
     ("42704", "", "SELECT pool_pause('nowhere', 'why')"),
+    (
+        "54000",
+        "SELECT pipeline_define('seconds', '1 second', '2020-01-01')",
+        "SELECT backfill_plan('seconds', NULL, NULL, 'why')",
+    ),
     ("55000", "", "SELECT pool_drop('live')"),
     ("55000", "", "SELECT backfill_retry(2)"),
     ("22023", "", "SELECT effect_take('mail', 0)"),
