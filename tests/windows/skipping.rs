@@ -1,7 +1,7 @@
 //! A skip takes a window from its plan for good, and from the live right until it is taken back.
 
 use crate::plans::declined;
-use crate::support::{Calls, daily, keys};
+use crate::support::{Calls, daily, keys, waiting};
 use crate::windows::{decide, states};
 use pgrx_tests::assert_sqlstate;
 
@@ -66,20 +66,28 @@ fn a_plan_does_not_get_back_what_was_skipped_in_it() {
     session.assert_data_is_the_ledger();
 }
 
+/// Decisions of people about one pipeline come one after the other.
 #[test]
-fn a_window_that_was_skipped_before_a_plan_was_approved_belongs_to_the_plan_once_it_is_open() {
+fn a_skip_and_an_approval_see_each_other() {
+    let skip = "SELECT window_skip('daily', '2024-01-01', '2024-01-02', 'test')";
     let database = daily("");
     let (mut operator, mut other) = (database.connect(), database.connect());
     let plan = operator.draft("NULL, '2024-01-03', 'test'");
     operator.run("BEGIN");
     operator.approve(plan).unwrap();
-    // Neither sees what the other does.
-    decide(&mut other, "skip", "'2024-01-01', '2024-01-02'");
-    operator.run("COMMIT");
+    waiting(&database, &mut other, skip, || operator.run("COMMIT")).unwrap();
     assert_eq!(keys(&other.all_of("daily")), ["2024-01-02"]);
     decide(&mut other, "unskip", "'2024-01-01', '2024-01-02'");
-    assert_eq!(states(&mut other, "2024-01-03"), ["queued", "leased"]);
-    assert_eq!(keys(&other.all_of("daily")), ["2024-01-01"]);
+    assert_eq!(states(&mut other, "2024-01-03"), ["missed", "leased"]);
+
+    let database = daily("");
+    let (mut operator, mut other) = (database.connect(), database.connect());
+    let plan = operator.draft("NULL, '2024-01-03', 'test'");
+    other.run("BEGIN");
+    other.run(skip);
+    let approve = format!("SELECT backfill_approve({}, {})", plan.id, plan.windows);
+    let late = waiting(&database, &mut operator, &approve, || other.run("COMMIT"));
+    assert_sqlstate!(late, "BF004");
 }
 
 #[test]
