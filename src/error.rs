@@ -180,6 +180,11 @@ pub fn pack(sqlstate: &str) -> c_int {
         .fold(0, |code, (i, b)| code | ((c_int::from(b) - c_int::from(b'0')) & 0x3F) << (6 * i))
 }
 
+/// The class of a packed SQLSTATE: its first two characters, packed.
+pub fn class(packed: c_int) -> c_int {
+    packed & 0xFFF
+}
+
 /// Runs inside the report that [`raise`] or [`faithful`] makes and gives it what pgrx lost.
 unsafe extern "C-unwind" fn restore(_arg: *mut c_void) {
     let Some(fields) = PENDING.with(|p| p.take()) else { return };
@@ -282,5 +287,6 @@ mod tests {
     fn sqlstates_pack_as_postgresql_packs_them() {
         assert_eq!(pack("00000"), 0);
         assert_eq!(pack("23505"), 83_906_754);
+        assert_eq!(class(pack("23505")), pack("23"));
     }
 }

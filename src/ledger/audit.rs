@@ -5,7 +5,7 @@
 //! fails refuses the rows as the shrink guard does; only what a retry may mend (a deadlock, a cancelled statement, a
 //! full disk) stays an error of its own. `$1` and `$2` are the window's bounds, as in the pipeline's query.
 
-use crate::error::{Code, Error, Result};
+use crate::error::{self, Code, Error, Result};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::run::Run;
 use crate::postgres::author::Author;
@@ -17,6 +17,7 @@ use crate::postgres::table::Table;
 use crate::postgres::{role, settings, spi, subtransaction};
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
+use std::ffi::c_int;
 
 /// The name of the new rows in an audit.
 const SLICE: &str = "slice";
@@ -44,14 +45,12 @@ pub fn check(run: &Run, rows: &Rows) -> Result<()> {
         return Ok(());
     }
     let author = Author::named(&pipeline.owner)?;
-    let bounds = Pair {
-        type_oid: pg_sys::TIMESTAMPTZOID,
-        values: [run.window_start, run.window_end].map(|at| pg_sys::Datum::from(at.0)),
-    };
     for audit in audits {
         let path = settings::with_temporary_last(&audit.path);
         let answer = subtransaction::attempt(|| {
-            author.run(|| settings::for_query(&run.time_zone(), &path, || holds(&audit.query, rows, bounds)))
+            author.run(|| {
+                settings::for_query(&run.time_zone(), &path, || holds(&audit.query, rows, run.bounds()))
+            })
         });
         match answer {
             Ok(Ok(true)) => {}
@@ -75,12 +74,14 @@ fn refusal(run: &Run, audit: &Audit, why: &str) -> Error {
     .hint("Mend the rows, or the audit with pipeline_audit(...). Rows in quarantine are published all the same by quarantine_accept(token, reason).")
 }
 
+/// The classes of errors that a retry may mend.
+const PASSING: [&str; 4] = ["40", "53", "57", "58"];
+
 /// The words of an error that will be the same next time.
 fn message(caught: &CaughtError) -> Option<String> {
     let CaughtError::PostgresError(report) = caught else { return None };
-    let class = [0, 6].map(|shift| (report.sql_error_code() as i32 >> shift & 0x3F) as u8 + b'0');
-    let passes = [*b"40", *b"53", *b"57", *b"58"].contains(&class);
-    (!passes).then(|| report.message().to_owned())
+    let class = error::class(report.sql_error_code() as c_int);
+    (!PASSING.map(error::pack).contains(&class)).then(|| report.message().to_owned())
 }
 
 fn holds(query: &str, rows: &Rows, bounds: Pair) -> Result<bool> {

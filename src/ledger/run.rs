@@ -20,8 +20,10 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::{effect, epoch, gate};
+use crate::postgres::executor::Pair;
 use crate::postgres::spi::{self, Row};
 use crate::postgres::{role, session};
+use pgrx::pg_sys;
 
 /// What a fenced call knows of its lease.
 #[derive(Debug)]
@@ -210,6 +212,14 @@ impl Run {
             "Token {} was for window {} of pipeline \"{}\".",
             self.token, self.window_key, self.pipeline.name
         ))
+    }
+
+    /// The bounds of its window, as `$1` and `$2` of a query.
+    pub fn bounds(&self) -> Pair {
+        Pair {
+            type_oid: pg_sys::TIMESTAMPTZOID,
+            values: [self.window_start, self.window_end].map(|at| pg_sys::Datum::from(at.0)),
+        }
     }
 
     /// The zone that counts for its window.

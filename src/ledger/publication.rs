@@ -1,0 +1,215 @@
+//! Exchanging the slice of a window for new rows, in the transaction that holds its fence.
+
+use crate::error::{Code, Error, Result};
+use crate::ledger::run::{self, Ending, Run};
+use crate::ledger::slice;
+use crate::ledger::source::{Built, Source};
+use crate::ledger::stage::Stage;
+use crate::ledger::strategy::Strategy;
+use crate::postgres::batch::Batch;
+use crate::postgres::comparison::Comparison;
+use crate::postgres::rows::Rows;
+use crate::postgres::segment::{Measure, Segment};
+use crate::postgres::table;
+
+/// What a call did to the slice.
+pub struct Replacement {
+    pub strategy: Strategy,
+    pub rows: u64,
+    /// How many rows the slice has that it had not, and the other way round.
+    pub inserted: u64,
+    pub deleted: u64,
+    pub changed: bool,
+    pub digest: String,
+    /// Why the slice was allowed to shrink, where it needed that.
+    pub allow_shrink: Option<String>,
+}
+
+/// Refuses a slice that lost too much (BF006) unless there is a reason, which is then given back to be kept.
+pub fn guard(
+    run: &Run,
+    target: &Segment,
+    before: u64,
+    after: u64,
+    consent: Option<&str>,
+) -> Result<Option<String>> {
+    let pipeline = &run.pipeline;
+    if !slice::shrinks(before, after, pipeline.max_shrink) {
+        return Ok(None);
+    }
+    if let Some(reason) = consent {
+        return Ok(Some(reason.to_owned()));
+    }
+    let message = match after {
+        0 => format!("window {} would become empty", run.window_key),
+        _ => format!("window {} would lose {} of {before} rows", run.window_key, before - after),
+    };
+    Err(Error::new(Code::Shrunk, message)
+        .detail(format!(
+            "{} holds {before} rows in the window, the new slice {after}; pipeline \"{}\" may lose at most the share {} of a slice (max_shrink), and never all of it.",
+            target.table.shown(),
+            pipeline.name,
+            pipeline.max_shrink
+        ))
+        .hint(format!(
+            "If that is right: SELECT * FROM replace_partition({}, allow_shrink => 'why'), or a plan with allow_shrink.",
+            run.token
+        )))
+}
+
+/// Exchanges the slice for the new rows and writes the ledger.
+pub fn publish(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    mut built: Built,
+    strategy: Strategy,
+    consent: Option<String>,
+    finish: bool,
+) -> Result<Replacement> {
+    let replacement = match unchanged(run, target, &mut built.rows) {
+        Some(held) => Replacement::none(strategy.or(Strategy::Diff), held),
+        None => {
+            let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
+            match comparison {
+                Some(comparison) => write_difference(run, target, source, &mut built, &comparison, consent)?,
+                None => write_rows(run, target, source, &mut built, strategy.or(Strategy::Rows), consent)?,
+            }
+        }
+    };
+    if let Some(stage) = Stage::find(run.token) {
+        stage.drop();
+    }
+    let ending = Ending {
+        rows: Some(replacement.rows as i64),
+        digest: Some(replacement.digest.clone()),
+        allow_shrink: replacement.allow_shrink.clone(),
+        code_version: source.overriding_version(run)?,
+        metrics: None,
+    };
+    if finish {
+        run::finish(run, &ending)?
+    } else {
+        run::record(run, &ending)?
+    }
+    Ok(replacement)
+}
+
+/// What the target holds, if that is these rows already. It is looked at only if the ledger says that it should.
+fn unchanged(run: &Run, target: &Segment, rows: &mut Rows) -> Option<Measure> {
+    let digest = rows.digest();
+    if slice::digest(run.pipeline.id, run.window_start) != Some(digest.to_string()) {
+        return None;
+    }
+    let held = target.measure();
+    (held == Measure { rows: rows.count(), digest }).then_some(held)
+}
+
+impl Replacement {
+    /// Nothing was written.
+    fn none(strategy: Strategy, held: Measure) -> Self {
+        Self {
+            strategy,
+            rows: held.rows,
+            inserted: 0,
+            deleted: 0,
+            changed: false,
+            digest: held.digest.to_string(),
+            allow_shrink: None,
+        }
+    }
+}
+
+fn write_rows(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    built: &mut Built,
+    strategy: Strategy,
+    consent: Option<String>,
+) -> Result<Replacement> {
+    let rows = built.rows.count();
+    let deleted = source.run(run, || target.delete());
+    let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
+    let columns = built.columns();
+    let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, built.rows.batch()));
+    let held = if target.may_differ(&columns) {
+        target.measure()
+    } else {
+        Measure { rows: target.count(), digest: built.rows.digest() }
+    };
+    if inserted != rows || held.rows != rows {
+        return Err(disturbed(
+            run,
+            format!(
+                "{deleted} rows were deleted and {inserted} of {rows} inserted; {} holds {} rows in the window now.",
+                target.table.shown(),
+                held.rows
+            ),
+        ));
+    }
+    let digest = held.digest.to_string();
+    Ok(Replacement { strategy, rows, inserted, deleted, changed: true, digest, allow_shrink })
+}
+
+fn write_difference(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    built: &mut Built,
+    comparison: &Comparison,
+    consent: Option<String>,
+) -> Result<Replacement> {
+    let Comparison { before, gone, changed, fresh, .. } = comparison;
+    let rows = built.rows.count();
+    let allow_shrink = guard(run, target, *before, rows, consent.as_deref())?;
+    let columns = built.columns();
+    // The ledger's digest is of all columns, as they are in the table.
+    let digested = if target.may_differ(&columns) { target.table.writable() } else { vec![] };
+    let wanted = [gone, changed, fresh].map(Batch::count);
+    // Rows go before others come, so that these may take their places in unique indexes.
+    let written = source.run(run, || {
+        [
+            target.delete_at(gone),
+            target.update_at(&columns, changed),
+            table::insert(&target.table.shown(), &columns, fresh),
+        ]
+    });
+    let held = comparison.look_again(target, &digested);
+    if written != wanted || held.rows != rows || held.kept != comparison.kept() {
+        return Err(disturbed(
+            run,
+            format!(
+                "{} of {} rows were deleted, {} of {} updated and {} of {} inserted, and {} of {} others stayed; {} holds {} rows in the window now.",
+                written[0],
+                wanted[0],
+                written[1],
+                wanted[1],
+                written[2],
+                wanted[2],
+                held.kept,
+                comparison.kept(),
+                target.table.shown(),
+                held.rows
+            ),
+        ));
+    }
+    let digest = if digested.is_empty() { built.rows.digest() } else { held.digest };
+    let [gone, changed, fresh] = wanted;
+    Ok(Replacement {
+        strategy: Strategy::Diff,
+        rows,
+        inserted: changed + fresh,
+        deleted: changed + gone,
+        changed: gone + changed + fresh > 0,
+        digest: digest.to_string(),
+        allow_shrink,
+    })
+}
+
+/// What was written is not what is there (40001).
+fn disturbed(run: &Run, detail: String) -> Error {
+    Error::new(Code::Serialization, format!("window {} does not hold what was written", run.window_key))
+        .detail(detail)
+        .hint("Repeat the transaction. If it happens again, a session writes there without a fence, a trigger swallows or adds rows, or row-level security hides rows from the writer.")
+}

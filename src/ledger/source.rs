@@ -1,0 +1,230 @@
+//! Where the new rows of a slice come from.
+//!
+//! A query or a staging table that the call gives, else the token's stage, else the lease's query. What somebody wrote
+//! runs as whoever wrote it: the pipeline's query as its owner, all else as the caller.
+
+use crate::error::{Code, Error, Result, faithful};
+use crate::ledger::run::Run;
+use crate::ledger::stage::{self, Stage};
+use crate::ledger::version;
+use crate::postgres::author::Author;
+use crate::postgres::executor::{self, Sight};
+use crate::postgres::query::{self, Select};
+use crate::postgres::rows::Rows;
+use crate::postgres::segment::Segment;
+use crate::postgres::{quote, role, settings, table, target};
+use pgrx::pg_sys;
+
+/// What a call of `replace_partition` asks for, beside its token.
+#[derive(Debug, Default)]
+pub struct Wish {
+    pub query: Option<String>,
+    pub staging: Option<pg_sys::Oid>,
+    pub allow_shrink: Option<String>,
+    /// A person has seen the rows and takes them as they are.
+    pub is_accepted: bool,
+    /// The caller's own `search_path`.
+    pub path: String,
+}
+
+/// Where the new rows come from.
+pub struct Source {
+    pub author: Author,
+    text: String,
+    /// The `search_path` that the text is read under.
+    path: String,
+    /// The columns by name; `None` matches them by position.
+    columns: Option<Vec<String>>,
+    /// The lease's own query must still be what the lease was given for.
+    own: bool,
+}
+
+/// New rows, and the columns of the target that they hold.
+pub struct Built {
+    columns: Vec<String>,
+    pub rows: Rows,
+}
+
+impl Source {
+    /// A query or a staging table that the call gives, else the token's stage, else the lease's query.
+    pub fn of(run: &Run, target: &Segment, wish: &Wish) -> Result<Self> {
+        if wish.query.is_some() && wish.staging.is_some() {
+            return Err(Error::new(Code::InvalidParameter, "both query and staging are given")
+                .detail("A slice is built from one of them.")
+                .hint("Leave one of the two out."));
+        }
+        if let Some(text) = &wish.query {
+            return Ok(Self {
+                author: Author::Caller,
+                text: text.clone(),
+                path: wish.path.clone(),
+                columns: None,
+                own: false,
+            });
+        }
+        if let Some(staging) = wish.staging {
+            return match stage::token_of(staging) {
+                Some(token) if token != run.token => Err(Error::new(
+                    Code::InvalidParameter,
+                    format!("{} is the stage of another token", quote::relation(staging)),
+                )
+                .detail(format!("It belongs to token {token}; the call is made under token {}.", run.token))
+                .hint(format!("SELECT backfill_stage({}) gives this token its own stage.", run.token))),
+                _ => Self::table(staging, target, &wish.path),
+            };
+        }
+        if let Some(stage) = Stage::find(run.token) {
+            stage.open_to(role::caller());
+            return Self::table(stage.relation, target, &wish.path);
+        }
+        let Some(text) = run.query.clone() else {
+            return Err(Error::new(Code::InvalidParameter, "there are no rows to publish")
+                .detail(format!(
+                    "Pipeline \"{}\" has no query, token {} has no stage, and the call gives neither query nor staging.",
+                    run.pipeline.name, run.token
+                ))
+                .hint(format!(
+                    "COPY the rows into the table that SELECT backfill_stage({0}) names, or give query or staging, then SELECT * FROM replace_partition({0}, ...).",
+                    run.token
+                )));
+        };
+        // It also writes as the pipeline's owner: whoever sets it off must be allowed to write there.
+        target::require_write(target.table.oid, role::caller())?;
+        Ok(Self {
+            author: Author::named(&run.pipeline.owner)?,
+            text,
+            path: settings::with_temporary_last(run.query_path.as_deref().unwrap_or_default()),
+            columns: None,
+            own: true,
+        })
+    }
+
+    /// The rows of a table, its columns matched by name. What the target always generates is left to it.
+    fn table(table: pg_sys::Oid, target: &Segment, path: &str) -> Result<Self> {
+        let given = table::columns(table);
+        let known = |name: &str| target.table.columns.iter().any(|column| column.name == name);
+        if let Some(extra) = given.iter().find(|column| !known(&column.name)) {
+            return Err(Error::new(
+                Code::InvalidParameter,
+                format!(
+                    "{} has a column \"{}\" that the target has not",
+                    quote::relation(table),
+                    extra.name
+                ),
+            )
+            .detail(format!(
+                "The columns of {} are {}.",
+                target.table.shown(),
+                table::list(&target.table.writable())
+            ))
+            .hint("Columns of a staging table are matched by name: drop or rename those that the target has not."));
+        }
+        let mut columns = target.table.writable();
+        columns.retain(|name| given.iter().any(|column| column.name == *name));
+        Ok(Self {
+            author: Author::Caller,
+            text: format!("SELECT {} FROM {}", table::list(&columns), quote::relation(table)),
+            path: path.to_owned(),
+            columns: Some(columns.into_iter().map(str::to_owned).collect()),
+            own: false,
+        })
+    }
+
+    /// Runs something in the name and under the settings of the source.
+    pub fn run<T>(&self, run: &Run, f: impl FnOnce() -> T) -> T {
+        self.author.run(|| settings::for_query(&run.time_zone(), &self.path, f))
+    }
+
+    pub fn build(&self, run: &Run, target: &Segment) -> Result<Built> {
+        if self.own {
+            self.require_version(run)?;
+        }
+        self.run(run, || {
+            let select = Select::read(&self.text)?;
+            let writable = target.table.writable();
+            let columns = match &self.columns {
+                Some(columns) => columns.clone(),
+                // A longer query is PostgreSQL's to refuse, a shorter one leaves defaults.
+                None => writable.iter().take(select.width()).map(|name| (*name).to_owned()).collect(),
+            };
+            let slice = columns.iter().position(|name| *name == target.column);
+            let Some(slice) = slice else {
+                return Err(Error::new(
+                    Code::InvalidParameter,
+                    format!("the new rows have no column \"{}\"", target.column),
+                )
+                .detail(format!(
+                    "They have the first {} of the columns {} of {}, so that nothing says which window a row belongs to.",
+                    columns.len(),
+                    table::list(&writable),
+                    target.table.shown()
+                ))
+                .hint("Columns of a query are matched by position, as INSERT ... SELECT does; those of a staging table by name."));
+            };
+            let mut rows = Rows::new(target.bounds, slice);
+            let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+            let query = select.rows_for(&target.table, &names);
+            faithful(|| unsafe {
+                executor::select(query, select.text(), run.bounds(), Sight::Transaction, None, &mut rows);
+            });
+            Ok(Built { columns, rows })
+        })
+    }
+
+    /// The version of a query that the call gave in place of the pipeline's own.
+    pub fn overriding_version(&self, run: &Run) -> Result<Option<String>> {
+        if self.own || self.columns.is_some() || run.query.is_none() {
+            return Ok(None);
+        }
+        let version = self.run(run, || Select::read(&self.text))?.fingerprint();
+        version::record(run.pipeline.id, &version, &self.text, &settings::search_path());
+        Ok(Some(version))
+    }
+
+    /// Refuses to run a query that is not any more what the lease was given for (BF004).
+    fn require_version(&self, run: &Run) -> Result<()> {
+        let path = run.query_path.as_deref().unwrap_or_default();
+        let now = query::fingerprint(&run.pipeline.owner, &self.text, path)?;
+        if run.code_version.as_deref() == Some(now.as_str()) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::OutOfDate,
+            format!("the query of pipeline \"{}\" changed since the lease was given", run.pipeline.name),
+        )
+        .detail(format!(
+            "Token {} stands for version {}; the query is version {now} now.",
+            run.token,
+            run.code_version.as_deref().unwrap_or("(none)")
+        ))
+        .hint(format!(
+            "SELECT backfill_release({}), then claim again; a plan made for the old version must be planned again.",
+            run.token
+        )))
+    }
+}
+
+impl Built {
+    pub fn columns(&self) -> Vec<&str> {
+        self.columns.iter().map(String::as_str).collect()
+    }
+
+    /// Refuses rows outside the window (BF005).
+    pub fn inside(&self, run: &Run, target: &Segment) -> Result<()> {
+        let (outside, count) = (self.rows.outside(), self.rows.count());
+        if outside == 0 {
+            return Ok(());
+        }
+        let bounds = settings::for_query(&run.time_zone(), "", || target.bounds.text());
+        let column = &target.column;
+        Err(Error::new(
+            Code::OutsideWindow,
+            format!("{outside} of {count} new rows lie outside window {}", run.window_key),
+        )
+        .detail(format!(
+            "Column \"{column}\" must be in {bounds}; such rows have {}.",
+            self.rows.examples().join(", ")
+        ))
+        .hint(format!("Restrict the rows to {0} >= $1 AND {0} < $2.", quote::identifier(column))))
+    }
+}
