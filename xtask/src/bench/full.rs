@@ -13,7 +13,7 @@ const CAP: usize = 4;
 
 pub fn measure(server: &Server, seconds: u64) -> Result<()> {
     println!("\n== {POLLERS} pollers on a cap of {CAP}\n");
-    let full = plan(server, 1_000, CAP)?;
+    let full = plan(server, OURS, 1_000, CAP)?;
     let held = count::one(
         server,
         OURS,
@@ -29,12 +29,12 @@ pub fn measure(server: &Server, seconds: u64) -> Result<()> {
     if leases != CAP as f64 {
         return Err(format!("{leases} leases are held where the cap is {CAP}"));
     }
-    println!("  {}", check(server, &full, CAP)?);
+    println!("  {}", check(server, OURS, &full, CAP)?);
     let windows = (Batch::One.ceiling() * seconds as f64) as usize;
-    let busy = plan(server, windows, CAP)?;
+    let busy = plan(server, OURS, windows, CAP)?;
     let (calls, waits) = poll(server, include_str!("sql/claim_one.sql"), &busy, seconds)?;
     println!("  each finishes what it gets: {} calls a second; {waits}", whole(calls));
-    println!("  {}", check(server, &busy, CAP)?);
+    println!("  {}", check(server, OURS, &busy, CAP)?);
     verdict("refusals a second", refused, ">=", 5_000.0);
     Ok(())
 }

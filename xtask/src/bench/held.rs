@@ -1,8 +1,11 @@
 //! The same while another session holds back what vacuum may remove, as a long transaction does.
+//!
+//! Each system has two queues of one size, in two databases that are copies of one another; the transaction is open in
+//! one of them. Horizons are per database, so the other is what the first would be without it, at the same age.
 
 use super::system::{Batch, Peers, System, Work};
 use super::table::{Table, whole};
-use super::{OURS, THEIRS, verdict};
+use super::verdict;
 use crate::Result;
 use pgrx_tests::server::Server;
 use std::io::{BufRead, BufReader, Write};
@@ -10,57 +13,82 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 const CLIENTS: usize = 16;
-/// Each system runs this often while the transaction is open, in turn, and once before it.
+/// Each queue is taken from this often, in turn with the other.
 const SLICES: u32 = 3;
 
 pub fn measure(server: &Server, peers: &Peers, held: Duration) -> Result<()> {
     let mut systems = vec![System::Ours];
     systems.extend(peers.systems().into_iter().filter(|system| *system != System::PgmqDelete));
     let slice = (held / SLICES).as_secs().max(1);
-    let rows = (Batch::One.ceiling() * slice as f64 * f64::from(SLICES + 1)) as usize;
     println!(
         "\n== {CLIENTS} clients, one a call, while a transaction holds back vacuum: operations a second\n"
     );
-    let fill = |system: &System| system.fill(server, peers, Batch::One, rows);
-    let works: Vec<Work> = systems.iter().map(fill).collect::<Result<_>>()?;
-    let mut speeds = vec![vec![]; works.len()];
-    let mut holders = vec![];
-    for turn in 0..=SLICES {
-        if turn == 1 {
-            // Horizons are per database.
-            holders = vec![Holder::open(server, OURS)?, Holder::open(server, THEIRS)?];
-        }
-        for (work, speeds) in works.iter().zip(&mut speeds) {
-            let (done, took) = work.run(CLIENTS, slice)?;
-            speeds.push(done / took);
-        }
-    }
-    for holder in holders {
-        holder.close()?;
-    }
-    let mut headings = vec![String::new(), format!("{slice} s without")];
-    headings.extend((1..=SLICES).map(|turn| format!("held, {} s", u64::from(turn) * slice)));
-    headings.extend(["held / without".to_owned(), "at the end".to_owned()]);
+    let mut headings = vec![String::new()];
+    headings.extend((1..=SLICES).flat_map(|turn| {
+        let seconds = u64::from(turn) * slice;
+        [format!("free, {seconds} s"), format!("held, {seconds} s")]
+    }));
+    headings.extend(["held / free".to_owned(), "at the end".to_owned()]);
     let table = Table::start(19, &headings);
+    let mut checks = vec![];
     let mut ours = 0.0;
-    for (work, speeds) in works.iter().zip(&speeds) {
-        let (without, with) = (speeds[0], &speeds[1..]);
-        let ratio = with.iter().sum::<f64>() / with.len() as f64 / without;
-        let mut row = vec![work.system.name().to_owned()];
-        row.extend(speeds.iter().map(|speed| whole(*speed)));
-        row.push(format!("{ratio:.2} x"));
-        row.push(format!("{:.2} x", with[with.len() - 1] / without));
+    for system in systems {
+        let pair = Pair::fill(system, server, peers, slice)?;
+        let speeds = pair.speeds(server, slice)?;
+        let ratio = |speeds: &[[f64; 2]]| {
+            let [free, held] = [0, 1].map(|which| speeds.iter().map(|turn| turn[which]).sum::<f64>());
+            held / free
+        };
+        let mut row = vec![system.name().to_owned()];
+        row.extend(speeds.iter().flatten().map(|speed| whole(*speed)));
+        row.push(format!("{:.2} x", ratio(&speeds)));
+        row.push(format!("{:.2} x", ratio(&speeds[speeds.len() - 1..])));
         table.row(&row);
-        if work.system == System::Ours {
-            ours = ratio;
+        if system == System::Ours {
+            ours = ratio(&speeds);
+        }
+        for work in [&pair.free, &pair.held] {
+            checks.extend(work.check()?);
         }
     }
     println!();
-    for work in &works {
-        work.check()?.iter().for_each(|check| println!("  {check}"));
-    }
-    verdict("held / without", ours, ">=", 0.9);
+    checks.iter().for_each(|check| println!("  {check}"));
+    verdict("held / free", ours, ">=", 0.9);
     Ok(())
+}
+
+/// Two queues that differ in nothing but the transaction.
+struct Pair<'a> {
+    free: Work<'a>,
+    held: Work<'a>,
+    database: String,
+}
+
+impl<'a> Pair<'a> {
+    fn fill(system: System, server: &'a Server, peers: &'a Peers, slice: u64) -> Result<Self> {
+        let rows = (Batch::One.ceiling() * slice as f64 * f64::from(SLICES)) as usize;
+        let copy = |suffix: &str| {
+            let name = format!("{}_{suffix}_{}", system.home(), system.short());
+            server.psql("postgres", &format!("CREATE DATABASE {name} TEMPLATE {}", system.home()))?;
+            Ok::<_, String>(name)
+        };
+        let [free, held] = [copy("free")?, copy("held")?];
+        let fill = |database: &str| system.fill(server, peers, database, Batch::One, rows);
+        Ok(Self { free: fill(&free)?, held: fill(&held)?, database: held })
+    }
+
+    /// What was done in a second, of each turn without and with the transaction. Who goes first changes by turns.
+    fn speeds(&self, server: &Server, slice: u64) -> Result<Vec<[f64; 2]>> {
+        let holder = Holder::open(server, &self.database)?;
+        let speed = |work: &Work| work.run(CLIENTS, slice).map(|(done, took)| done / took);
+        let turn = |turn: u32| match turn % 2 {
+            0 => Ok([speed(&self.free)?, speed(&self.held)?]),
+            _ => speed(&self.held).and_then(|held| Ok([speed(&self.free)?, held])),
+        };
+        let speeds = (0..SLICES).map(turn).collect::<Result<_>>()?;
+        holder.close()?;
+        Ok(speeds)
+    }
 }
 
 /// A session with an open transaction and a snapshot.

@@ -74,15 +74,15 @@ impl Peers {
         if batch == Batch::One { one } else { ten }
     }
 
-    pub fn fill_pgmq(&self, server: &Server, queue: &str, rows: usize) -> Result<()> {
+    pub fn fill_pgmq(&self, server: &Server, database: &str, queue: &str, rows: usize) -> Result<()> {
         let fill = include_str!("sql/pgmq_fill.sql");
         let script = format!("\\set queue {queue}\n\\set table q_{queue}\n\\set rows {rows}\n{fill}");
-        server.psql(THEIRS, &script).map(drop)
+        server.psql(database, &script).map(drop)
     }
 
-    pub fn fill_graphile(&self, server: &Server, rows: usize) -> Result<()> {
+    pub fn fill_graphile(&self, server: &Server, database: &str, rows: usize) -> Result<()> {
         let script = format!("\\set rows {rows}\n{}", include_str!("sql/graphile_fill.sql"));
-        server.psql(THEIRS, &script).map(drop)
+        server.psql(database, &script).map(drop)
     }
 }
 

@@ -19,10 +19,10 @@ pub fn measure(server: &Server) -> Result<()> {
     verdict("1,000,000 windows", million, "<=", 10.0);
 
     println!("\n== one claim call, in turn: microseconds (median)\n");
-    let few = plan(server, 300, SLOTS)?;
-    let more = plan(server, 30_000, SLOTS)?;
+    let few = plan(server, OURS, 300, SLOTS)?;
+    let more = plan(server, OURS, 30_000, SLOTS)?;
     let first = medians(server, &[&few, &more, "minutely"])?;
-    let again = plan(server, 300, SLOTS)?;
+    let again = plan(server, OURS, 300, SLOTS)?;
     server.psql(OURS, &format!("\\set pipeline minutely\n{}", include_str!("sql/finish_all.sql")))?;
     let second = medians(server, &[&again, "minutely"])?;
     let table = Table::start(0, &["open windows", "finished runs", "median", "against 300"]);
@@ -41,8 +41,8 @@ pub fn measure(server: &Server) -> Result<()> {
     verdict("the largest ratio", worst, "<=", 1.2);
 
     println!("\n== cancelling a plan, in turn: microseconds (median)\n");
-    let small = plan(server, 1_000, SLOTS)?;
-    let large = plan(server, MANY, SLOTS)?;
+    let small = plan(server, OURS, 1_000, SLOTS)?;
+    let large = plan(server, OURS, MANY, SLOTS)?;
     let query = format!("\\set small {small}\n\\set large {large}\n{}", include_str!("sql/cancel.sql"));
     let [thousand, million] = count::row(server, OURS, &query)?;
     println!("  1,000 windows: {thousand:.0}\n  {} windows: {million:.0}", whole(MANY as f64));

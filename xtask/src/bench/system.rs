@@ -50,6 +50,7 @@ const SPARE_SLOTS: usize = 2 * 32;
 pub struct Work<'a> {
     server: &'a Server,
     peers: &'a Peers,
+    database: String,
     pub system: System,
     batch: Batch,
     filled: f64,
@@ -83,39 +84,45 @@ impl System {
         matches!(self, Self::Ours | Self::OursGranted)
     }
 
-    /// A fresh queue of `rows`.
+    /// The database that it is installed in.
+    pub fn home(self) -> &'static str {
+        if self.is_ours() { OURS } else { THEIRS }
+    }
+
+    /// A fresh queue of `rows` in its database or a copy of that.
     pub fn fill<'a>(
         self,
         server: &'a Server,
         peers: &'a Peers,
+        database: &str,
         batch: Batch,
         rows: usize,
     ) -> Result<Work<'a>> {
         let slots = SPARE_SLOTS * batch.size();
-        let mut work =
-            Work { server, peers, system: self, batch, filled: rows as f64, slots, pipeline: String::new() };
+        let mut pipeline = String::new();
         match self {
-            Self::Ours | Self::OursGranted => work.pipeline = plan(server, rows, slots)?,
-            Self::PgmqArchive => peers.fill_pgmq(server, "bench_archive", rows)?,
-            Self::PgmqDelete => peers.fill_pgmq(server, "bench_delete", rows)?,
-            Self::Graphile => peers.fill_graphile(server, rows)?,
+            Self::Ours | Self::OursGranted => pipeline = plan(server, database, rows, slots)?,
+            Self::PgmqArchive => peers.fill_pgmq(server, database, "bench_archive", rows)?,
+            Self::PgmqDelete => peers.fill_pgmq(server, database, "bench_delete", rows)?,
+            Self::Graphile => peers.fill_graphile(server, database, rows)?,
         }
         // What filling wrote is not for whoever comes next to write out.
-        server.psql(OURS, "CHECKPOINT")?;
-        Ok(work)
+        server.psql(database, "CHECKPOINT")?;
+        let (database, filled) = (database.to_owned(), rows as f64);
+        Ok(Work { server, peers, database, system: self, batch, filled, slots, pipeline })
     }
 }
 
 /// A pipeline for outside workers with an approved plan of `windows` windows, in a pool of its own. Nothing of
 /// it is due by itself. Answers its name, which is also the pool's.
-pub fn plan(server: &Server, windows: usize, slots: usize) -> Result<String> {
+pub fn plan(server: &Server, database: &str, windows: usize, slots: usize) -> Result<String> {
     thread_local!(static PIPELINES: Cell<usize> = const { Cell::new(0) });
     let name = format!("bench_{}", PIPELINES.replace(PIPELINES.get() + 1));
     let script = format!(
         "\\set name {name}\n\\set windows {windows}\n\\set slots {slots}\n{}",
         include_str!("sql/plan.sql")
     );
-    server.psql(OURS, &script)?;
+    server.psql(database, &script)?;
     Ok(name)
 }
 
@@ -137,35 +144,26 @@ impl Work<'_> {
 
     fn load(&self, clients: usize, seconds: u64) -> Result<Report> {
         let ours = vec![("pipelines", format!("{{{}}}", self.pipeline))];
-        let (database, role, script, variables) = match (self.system, self.batch) {
-            (System::Ours, Batch::One) => (OURS, "postgres", include_str!("sql/claim_one.sql"), ours),
-            (System::Ours, Batch::Ten) => (OURS, "postgres", include_str!("sql/claim_ten.sql"), ours),
-            (System::OursGranted, Batch::One) => {
-                (OURS, "bench_worker", include_str!("sql/claim_one.sql"), ours)
-            }
-            (System::OursGranted, Batch::Ten) => {
-                (OURS, "bench_worker", include_str!("sql/claim_ten.sql"), ours)
-            }
+        let (role, script, variables) = match (self.system, self.batch) {
+            (System::Ours, Batch::One) => ("postgres", include_str!("sql/claim_one.sql"), ours),
+            (System::Ours, Batch::Ten) => ("postgres", include_str!("sql/claim_ten.sql"), ours),
+            (System::OursGranted, Batch::One) => ("bench_worker", include_str!("sql/claim_one.sql"), ours),
+            (System::OursGranted, Batch::Ten) => ("bench_worker", include_str!("sql/claim_ten.sql"), ours),
             (System::PgmqArchive, Batch::One) => {
-                (THEIRS, "postgres", include_str!("sql/pgmq_archive_one.sql"), vec![])
+                ("postgres", include_str!("sql/pgmq_archive_one.sql"), vec![])
             }
             (System::PgmqArchive, Batch::Ten) => {
-                (THEIRS, "postgres", include_str!("sql/pgmq_archive_ten.sql"), vec![])
+                ("postgres", include_str!("sql/pgmq_archive_ten.sql"), vec![])
             }
-            (System::PgmqDelete, Batch::One) => {
-                (THEIRS, "postgres", include_str!("sql/pgmq_delete_one.sql"), vec![])
-            }
-            (System::PgmqDelete, Batch::Ten) => {
-                (THEIRS, "postgres", include_str!("sql/pgmq_delete_ten.sql"), vec![])
-            }
+            (System::PgmqDelete, Batch::One) => ("postgres", include_str!("sql/pgmq_delete_one.sql"), vec![]),
+            (System::PgmqDelete, Batch::Ten) => ("postgres", include_str!("sql/pgmq_delete_ten.sql"), vec![]),
             (System::Graphile, batch) => (
-                THEIRS,
                 "postgres",
                 self.peers.graphile_script(batch),
                 vec![("worker", "bench".to_owned()), ("tasks", "{1}".to_owned())],
             ),
         };
-        let server = self.server;
+        let (server, database) = (self.server, self.database.as_str());
         Load { server, database, role, script, variables: &variables, clients, seconds }.run()
     }
 
@@ -176,7 +174,7 @@ impl Work<'_> {
     /// Operations that were completed since the queue was filled.
     fn done(&self) -> Result<f64> {
         let left = |table: &str| -> Result<f64> {
-            let rows = count::one(self.server, THEIRS, &format!("SELECT count(*) FROM {table}"))?;
+            let rows = count::one(self.server, &self.database, &format!("SELECT count(*) FROM {table}"))?;
             Ok(self.filled - rows)
         };
         match self.system {
@@ -185,7 +183,7 @@ impl Work<'_> {
                     "SELECT count(*) FROM backfill.run_data JOIN backfill.pipeline_data p USING (pipeline_id) WHERE p.name = '{}' AND outcome = 'done'",
                     self.pipeline
                 );
-                count::one(self.server, OURS, &query)
+                count::one(self.server, &self.database, &query)
             }
             System::PgmqArchive => left("pgmq.q_bench_archive"),
             System::PgmqDelete => left("pgmq.q_bench_delete"),
@@ -198,15 +196,15 @@ impl Work<'_> {
         if !self.system.is_ours() {
             return Ok(None);
         }
-        check(self.server, &self.pipeline, self.slots).map(Some)
+        check(self.server, &self.database, &self.pipeline, self.slots).map(Some)
     }
 }
 
 /// Reads from the ledger that a pipeline's cap of `slots` held, that no window was leased twice at once and no
 /// token given twice.
-pub fn check(server: &Server, pipeline: &str, slots: usize) -> Result<String> {
+pub fn check(server: &Server, database: &str, pipeline: &str, slots: usize) -> Result<String> {
     let query = format!("\\set pipeline {pipeline}\n{}", include_str!("sql/check.sql"));
-    let [leases, at_once, twice, tokens, out_of_order] = count::row(server, OURS, &query)?;
+    let [leases, at_once, twice, tokens, out_of_order] = count::row(server, database, &query)?;
     if at_once > slots as f64 || twice > 0.0 || tokens < leases {
         return Err(format!(
             "{pipeline} broke a promise: {at_once} leases at once with a cap of {slots}, {twice} windows leased \

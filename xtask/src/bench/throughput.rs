@@ -94,7 +94,7 @@ impl Bench<'_> {
     fn cell(&mut self, systems: &[System], clients: usize, batch: Batch, rows: usize) -> Result<Vec<Speed>> {
         let slice = (self.seconds / ROUNDS).max(1);
         let mut totals = vec![(0.0, 0.0); systems.len()];
-        let fill = |system: &System| system.fill(self.server, self.peers, batch, rows);
+        let fill = |system: &System| system.fill(self.server, self.peers, system.home(), batch, rows);
         let works: Vec<Work> = systems.iter().map(fill).collect::<Result<_>>()?;
         for _ in 0..ROUNDS {
             for (work, total) in works.iter().zip(&mut totals) {
