@@ -13,7 +13,7 @@ Commands
       --stop         stop the server at the end
   bench claims       what claims cost, beside pgmq and graphile-worker on the same server (10 minutes)
       --seconds N    time of each system in a cell of the first table (default 5)
-      --held N       time of each system under a held snapshot (default 60)
+      --held N       time of each system with a held snapshot, and without (default 60)
       throughput, held, size, full
                      only these parts
   bench makespan     what plans of 200 windows were estimated to take, and what they took (8 minutes);

@@ -13,8 +13,10 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 const CLIENTS: usize = 16;
-/// Each queue is taken from this often, in turn with the other.
-const SLICES: u32 = 3;
+/// Each queue is taken from this often, in turn with the other: a machine is not equally fast for a minute.
+const SLICES: u32 = 6;
+/// The last slices, in which most is held back.
+const LAST: usize = 2;
 
 pub fn measure(server: &Server, peers: &Peers, held: Duration) -> Result<()> {
     let mut systems = vec![System::Ours];
@@ -23,29 +25,26 @@ pub fn measure(server: &Server, peers: &Peers, held: Duration) -> Result<()> {
     println!(
         "\n== {CLIENTS} clients, one a call, while a transaction holds back vacuum: operations a second\n"
     );
-    let mut headings = vec![String::new()];
-    headings.extend((1..=SLICES).flat_map(|turn| {
-        let seconds = u64::from(turn) * slice;
-        [format!("free, {seconds} s"), format!("held, {seconds} s")]
-    }));
-    headings.extend(["held / free".to_owned(), "at the end".to_owned()]);
+    let last = LAST as u64 * slice;
+    let headings = ["", "free", "held", "held / free", &format!("last {last} s")].map(str::to_owned);
     let table = Table::start(19, &headings);
     let mut checks = vec![];
     let mut ours = 0.0;
     for system in systems {
         let pair = Pair::fill(system, server, peers, slice)?;
         let speeds = pair.speeds(server, slice)?;
-        let ratio = |speeds: &[[f64; 2]]| {
-            let [free, held] = [0, 1].map(|which| speeds.iter().map(|turn| turn[which]).sum::<f64>());
-            held / free
+        let mean = |speeds: &[[f64; 2]]| {
+            [0, 1].map(|which| speeds.iter().map(|turn| turn[which]).sum::<f64>() / speeds.len() as f64)
         };
+        let ratio = |[free, held]: [f64; 2]| held / free;
+        let all = mean(&speeds);
+        let end = mean(&speeds[speeds.len() - LAST..]);
         let mut row = vec![system.name().to_owned()];
-        row.extend(speeds.iter().flatten().map(|speed| whole(*speed)));
-        row.push(format!("{:.2} x", ratio(&speeds)));
-        row.push(format!("{:.2} x", ratio(&speeds[speeds.len() - 1..])));
+        row.extend(all.map(whole));
+        row.extend([all, end].map(|speeds| format!("{:.2} x", ratio(speeds))));
         table.row(&row);
         if system == System::Ours {
-            ours = ratio(&speeds);
+            ours = ratio(all);
         }
         for work in [&pair.free, &pair.held] {
             checks.extend(work.check()?);
