@@ -70,6 +70,18 @@ REVOKE ALL ON FUNCTION fence_check(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION fence_check(bigint) IS
 'Passes the fence for the rest of the transaction: nobody else can take or write the window, and COMMIT looks once more. Errors: BF001 stale token, BF002 revoked lease (at the latest at COMMIT), 40001 above READ COMMITTED, 42501, 25006.';
 
+CREATE FUNCTION backfill.fence_look_first() RETURNS trigger
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'fence_look_first_wrapper';
+REVOKE ALL ON FUNCTION backfill.fence_look_first() FROM PUBLIC;
+COMMENT ON FUNCTION backfill.fence_look_first() IS
+'The trigger of fenced leases: has COMMIT look at their rights before foreign servers commit.';
+-- Not for a lease that is ending: its end puts the look first itself.
+CREATE CONSTRAINT TRIGGER fence_look_first AFTER UPDATE OF fence_xid ON backfill.run_data
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.ended_at IS NULL)
+    EXECUTE FUNCTION backfill.fence_look_first();
+COMMENT ON TRIGGER fence_look_first ON backfill.run_data IS
+'Right before a COMMIT, its look at the rights of the lease is put before the commits of foreign servers.';
+
 CREATE FUNCTION backfill_new_epoch(reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'backfill_new_epoch_wrapper';

@@ -21,7 +21,7 @@ pgrx::pg_module_magic!(name, version);
 
 #[pg_guard]
 extern "C-unwind" fn _PG_init() {
-    ledger::gate::init();
+    ledger::gate::look_first();
     ledger::fenced::init();
     ledger::unfenced::init();
 }

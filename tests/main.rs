@@ -21,6 +21,7 @@ mod slices;
 mod story;
 mod support;
 mod surface;
+mod targets;
 mod tour;
 mod waiting;
 mod windows;

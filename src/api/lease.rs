@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::claim::{self, Grant, Wish};
 use crate::ledger::requeue::{self, Place};
 use crate::ledger::run::{self, Ending, Run};
-use crate::ledger::{fenced, pool, stop, window};
+use crate::ledger::{fenced, gate, pool, stop, window};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, random, role, session, spi};
 use pgrx::JsonB;
@@ -148,6 +148,12 @@ fn lease_of_run(run: Run) -> Composite {
         expires_at: run.expires_at,
     }
     .row(&run.pipeline)
+}
+
+/// The function of a deferred trigger, which runs right before the callbacks of a COMMIT and does no harm earlier.
+#[pg_extern(sql = false)]
+fn fence_look_first() {
+    gate::look_first();
 }
 
 #[pg_extern(sql = false)]

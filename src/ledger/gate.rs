@@ -7,6 +7,10 @@
 //!
 //! It is a transaction callback and no deferred trigger, because `SET CONSTRAINTS ALL IMMEDIATE` would make a
 //! trigger look early and then hold the gate, and every person who cancels, for as long as the worker likes.
+//!
+//! Foreign servers commit in such a callback too, and the callback that was registered last is called first. So this one
+//! is registered anew whenever a fence is passed, for those that were written to before, and by a deferred trigger on
+//! the row of the lease, for those that are written to after.
 
 use crate::error::{Code, Error, answer};
 use crate::ledger::{fenced, run};
@@ -34,9 +38,13 @@ pub fn close(pipeline_id: i64) {
     lock::exclusive(Key::Gate { pipeline: pipeline_id });
 }
 
-/// Called once, when the library is loaded.
-pub fn init() {
-    unsafe { pg_sys::RegisterXactCallback(Some(at_transaction_end), std::ptr::null_mut()) };
+/// Puts the second look before whatever others do at COMMIT whose callbacks are there by now.
+pub fn look_first() {
+    let nothing = std::ptr::null_mut();
+    unsafe {
+        pg_sys::UnregisterXactCallback(Some(at_transaction_end), nothing);
+        pg_sys::RegisterXactCallback(Some(at_transaction_end), nothing);
+    }
 }
 
 /// Notes that the transaction is about to pass the fence of a token.
@@ -48,6 +56,7 @@ pub fn note(pipeline_id: i64, pool_id: i32, token: i64) {
         }
     });
     fenced::forget();
+    look_first();
 }
 
 /// The tokens whose fence the transaction came to.

@@ -63,6 +63,11 @@ const KEY: &str = "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.tex
 const REFERENCED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint c
     WHERE c.contype = 'f' AND c.confrelid = $1)";
 
+/// Whether relations of a kind (`relkind`) hold rows that a slice can be made of.
+pub fn holds_slices(kind: &str) -> bool {
+    matches!(kind, "r" | "p" | "f")
+}
+
 /// The columns of any relation.
 pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
     catalog(COLUMNS, relation, |row| Column { name: row.at(1), type_oid: row.at(2), generated: row.at(3) })
@@ -73,8 +78,7 @@ fn catalog<R>(sql: &'static str, oid: pg_sys::Oid, decode: impl FnMut(&spi::Row)
 }
 
 impl Table {
-    /// Locks the table and reads it. Views and foreign tables are refused (0A000): what they hold cannot be
-    /// counted on to be theirs alone.
+    /// Locks the table and reads it. Views are refused (0A000): what they hold is not theirs alone.
     pub fn open(oid: pg_sys::Oid) -> Result<Self> {
         unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32) };
         let found = catalog(RELATION, oid, |row| {
@@ -93,9 +97,9 @@ impl Table {
                 .detail(format!("It was the relation with the number {}.", u32::from(oid)))
                 .hint("Give the pipeline an existing table with pipeline_alter()."));
         };
-        if kind != "r" && kind != "p" {
+        if !holds_slices(&kind) {
             return Err(Error::new(Code::Unsupported, format!("{} is not a table", table.shown()))
-                .detail("Slices are replaced in plain and partitioned tables.")
+                .detail("Slices are replaced in plain, partitioned and foreign tables.")
                 .hint("Give the pipeline a table as its target."));
         }
         Ok(Self { columns: columns(oid), ..table })

@@ -7,7 +7,7 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::Zone;
 use crate::error::{Code, Error, Result};
 use crate::postgres::zone::PgZone;
-use crate::postgres::{quote, role, spi};
+use crate::postgres::{quote, role, spi, table};
 use pgrx::datum::DatumWithOid;
 use pgrx::pg_sys;
 
@@ -71,10 +71,10 @@ pub fn check(
                     .hint("Name an existing table.")
             },
         )?;
-    if !matches!(kind.as_str(), "r" | "p") {
+    if !table::holds_slices(&kind) {
         return Err(invalid(
             format!("{name} cannot be a target"),
-            "A target is a table, plain or partitioned.".to_owned(),
+            "A target is a table: plain, partitioned or foreign.".to_owned(),
             "Name the table behind it.",
         ));
     }

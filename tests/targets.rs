@@ -1,0 +1,157 @@
+//! Targets that are more than a plain table of one server.
+
+use crate::support::*;
+use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};
+
+/// The pipeline `far`, without a query: its target is a foreign table, which stands for `there.facts` of the same
+/// server over a connection of its own.
+fn far() -> Database {
+    let database = Cluster::shared().database();
+    let mut owner = database.connect();
+    owner.run(
+        "CREATE EXTENSION postgres_fdw;
+         CREATE SCHEMA there;
+         CREATE TABLE there.facts (at timestamptz NOT NULL, n int CHECK (n < 1000));
+         DO $$ BEGIN EXECUTE format(
+             'CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname %L)',
+             split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port'), current_database());
+         END $$;
+         CREATE USER MAPPING FOR CURRENT_USER SERVER far OPTIONS (user 'postgres');
+         CREATE FOREIGN TABLE facts (at timestamptz NOT NULL, n int) SERVER far
+             OPTIONS (schema_name 'there', table_name 'facts')",
+    );
+    define(&mut owner, "far", "'1 day', '2024-01-01', 'facts', 'at'", "");
+    owner.run("INSERT INTO facts SELECT '2024-01-01 23:00Z'::timestamptz + n * interval '1 hour', -1 FROM generate_series(0, 25) n");
+    database
+}
+
+/// A token for the second day, which holds 24 rows of somebody's, beside one in each neighbour.
+fn second_day(session: &mut Session) -> i64 {
+    let plan: i64 = session.one(
+        "SELECT plan_id FROM backfill_plan('far', NULL, NULL, 'test', keys => ARRAY['2024-01-02'], expect => 1)",
+        &[],
+    );
+    session.one(
+        &format!(
+            "SELECT token FROM backfill_claim('test', pipelines => ARRAY['far']) WHERE plan_id = {plan}"
+        ),
+        &[],
+    )
+}
+
+fn hours(token: i64, first: i32, more: &str) -> String {
+    format!(
+        "SELECT strategy, rows, inserted, deleted, changed FROM replace_partition({token},
+             query => 'SELECT $1 + n * interval ''1 hour'', {first} + n FROM generate_series(0, 23) n'{more})"
+    )
+}
+
+/// What is on the far side, as it sees it.
+fn there(session: &mut Session) -> Vec<String> {
+    session.lines(
+        "SELECT (at AT TIME ZONE 'UTC')::date, count(*), min(n) FROM there.facts GROUP BY 1 ORDER BY 1",
+    )
+}
+
+#[test]
+fn a_slice_of_a_foreign_table_is_replaced_as_rows() {
+    let database = far();
+    let mut session = database.connect();
+    let token = second_day(&mut session);
+    assert_sqlstate!(session.try_run(&hours(token, 5, ", strategy => 'diff'")), "0A000");
+    assert_eq!(session.lines(&hours(token, 5, "")), ["rows|24|24|24|t"]);
+    assert_eq!(there(&mut session), ["2024-01-01|1|-1", "2024-01-02|24|5", "2024-01-03|1|-1"]);
+    let token = second_day(&mut session);
+    assert_eq!(session.lines(&hours(token, 5, "")), ["diff|24|0|0|f"], "it is compared by its digest");
+    // Somebody on the far side writes there: the ledger's digest does not stand in for a look.
+    session.run("DELETE FROM there.facts WHERE n = 7");
+    let token = second_day(&mut session);
+    assert_eq!(session.lines(&hours(token, 5, "")), ["rows|24|24|23|t"]);
+}
+
+#[test]
+fn what_is_refused_changes_nothing_on_the_far_side() {
+    let database = far();
+    let [mut session, mut person] = [(); 2].map(|()| database.connect());
+    let before = there(&mut session);
+    let token = second_day(&mut session);
+    assert_sqlstate!(session.try_run(&hours(token, 990, "")), "23514");
+    assert_eq!(there(&mut session), before);
+    assert_sqlstate!(
+        session.try_run(&format!("SELECT replace_partition({token}, query => 'SELECT $2, 1')")),
+        "BF005"
+    );
+    // The right ends while the rows are already written over there, and not committed.
+    session.run("BEGIN");
+    session.run(&hours(token, 5, ""));
+    person.run("SELECT backfill_cancel(max(plan_id), 'it is wrong') FROM backfill.plans");
+    assert_sqlstate!(session.try_run("COMMIT"), "BF002");
+    assert_eq!(there(&mut person), before);
+    let slices: i64 = person.one("SELECT count(*) FROM backfill.slices", &[]);
+    assert_eq!(slices, 0);
+}
+
+#[test]
+fn the_rights_are_looked_at_before_the_far_side_commits() {
+    let write = "INSERT INTO facts VALUES ('2024-01-02 12:00Z', 0)";
+    // Each a session that has not spoken to the far side before.
+    for order in ["fence, write", "write, fence", "fence, write, finish"] {
+        let database = far();
+        let [mut session, mut person] = [(); 2].map(|()| database.connect());
+        let before = there(&mut person);
+        let token = second_day(&mut session);
+        session.run("BEGIN");
+        for step in order.split(", ") {
+            session.run(&match step {
+                "fence" => format!("SELECT fence_check({token})"),
+                "finish" => format!("SELECT backfill_finish({token})"),
+                _ => write.to_owned(),
+            });
+        }
+        person.run("SELECT backfill_cancel(max(plan_id), 'it is wrong') FROM backfill.plans");
+        assert_sqlstate!(session.try_run("COMMIT"), "BF002");
+        assert_eq!(there(&mut person), before, "{order}");
+    }
+}
+
+#[test]
+fn views_are_refused_also_those_that_could_be_written() {
+    let database = Cluster::shared().database();
+    let mut owner = database.connect();
+    owner.run(
+        "CREATE TABLE facts (at timestamptz);
+         CREATE VIEW simple AS SELECT at FROM facts;
+         CREATE VIEW instead AS SELECT at FROM facts WHERE at IS NOT NULL;
+         CREATE FUNCTION write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
+         CREATE TRIGGER write INSTEAD OF INSERT OR UPDATE OR DELETE ON instead FOR EACH ROW EXECUTE FUNCTION write();
+         CREATE MATERIALIZED VIEW kept AS SELECT at FROM facts",
+    );
+    for view in ["simple", "instead", "kept"] {
+        let call = format!(
+            "SELECT pipeline_define('p', '1 day', '2024-01-01', target => '{view}', slice_column => 'at')"
+        );
+        let failure = owner.failure(&call);
+        assert_eq!(failure.sqlstate, "22023", "{failure}");
+        assert_eq!(failure.hint, "Name the table behind it.");
+    }
+}
+
+#[test]
+fn an_unlogged_target_that_a_crash_emptied_is_filled_again() {
+    let cluster = Cluster::private(&[]);
+    let database = cluster.database();
+    let mut owner = database.connect();
+    owner.run("CREATE UNLOGGED TABLE facts (at timestamptz NOT NULL, n int)");
+    define(&mut owner, "far", "'1 day', '2024-01-01', 'facts', 'at'", "");
+    let token = second_day(&mut owner);
+    assert_eq!(owner.lines(&hours(token, 5, "")), ["rows|24|24|0|t"]);
+    drop(owner);
+    cluster.crash();
+    cluster.restart();
+    let mut owner = database.connect();
+    assert_eq!(owner.one::<i64>("SELECT count(*) FROM facts", &[]), 0);
+    // The same rows: the digest in the ledger says that they are there, and they are not.
+    let token = second_day(&mut owner);
+    assert_eq!(owner.lines(&hours(token, 5, "")), ["rows|24|24|0|t"]);
+    assert_eq!(owner.one::<i64>("SELECT count(*) FROM facts", &[]), 24);
+}
