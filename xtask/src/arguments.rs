@@ -11,6 +11,7 @@ Commands
                      tests whose names contain it
   demo               rebuild a year of New York flights with four workers, two of them hurt
       --stop         stop the server at the end
+  example [name...]  try the examples of targets outside the database: files, iceberg (1 minute)
   bench claims       what claims cost, beside pgmq and graphile-worker on the same server (10 minutes)
       --seconds N    time of each system in a cell of the first table (default 5)
       --held N       time of each system with a held snapshot, and without (default 60)
@@ -47,6 +48,7 @@ pub enum Command {
     Test,
     Bench,
     Demo,
+    Example,
     Install,
     Run,
     Psql,
@@ -72,6 +74,7 @@ impl Arguments {
             Some("test") => Command::Test,
             Some("bench") => Command::Bench,
             Some("demo") => Command::Demo,
+            Some("example") => Command::Example,
             Some("install") => Command::Install,
             Some("run") => Command::Run,
             Some("psql") => Command::Psql,

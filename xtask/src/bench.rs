@@ -13,7 +13,6 @@ mod makespan;
 mod peers;
 mod pgbench;
 mod protect;
-mod scratch;
 mod size;
 mod slices;
 mod system;
@@ -21,9 +20,9 @@ mod table;
 mod throughput;
 
 use crate::arguments::Arguments;
+use crate::scratch::Scratch;
 use crate::{Result, progress};
 use pgrx_tests::server::Server;
-use scratch::Scratch;
 use std::fs;
 use std::time::{Duration, Instant};
 use system::{Peers, System};

@@ -27,7 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let major = arguments.version()?;
     // What needs the network comes first, and together.
     source::archive()?;
-    python::with_psycopg()?;
+    python::with(&python::PSYCOPG)?;
     let server = served::start(major, false)?;
     let shown = Demo { server: &server }.show();
     if arguments.stop {
@@ -138,7 +138,7 @@ impl Demo<'_> {
 
     /// Python's worker, held at `point` for us to strike.
     fn clumsy(&self, name: &str, point: &str) -> Result<Command> {
-        let mut command = python::with_psycopg()?.command();
+        let mut command = python::with(&python::PSYCOPG)?.command();
         // The examples are not the place for what Python compiles.
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         command.arg(file("clumsy.py")).args([point, "--worker", name, "--pipeline", "daily_delays"]);

@@ -3,12 +3,14 @@
 mod arguments;
 mod bench;
 mod demo;
+mod example;
 mod extension;
 mod place;
 mod postgres;
 mod process;
 mod progress;
 mod python;
+mod scratch;
 mod served;
 mod stage;
 mod tally;
@@ -41,6 +43,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Command::Setup => setup(arguments),
         Command::Bench => bench::run(arguments),
         Command::Demo => demo::run(arguments),
+        Command::Example => example::run(arguments),
         Command::Test => test::run(arguments),
         Command::Install => extension::install(arguments),
         Command::Run => served::run(arguments),

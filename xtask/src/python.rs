@@ -1,12 +1,30 @@
-//! Python: pip for wheels, and psycopg for what talks to the server in Python.
+//! Python: pip for wheels, and packages for what talks to the server in Python.
 
 use crate::{Result, place, process, progress, toolchain};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What programs in Python get to speak to the server with.
-const PACKAGES: &str = "psycopg[binary]==3.3.9";
+/// What programs in Python get beside it, and the folder below target/ that it is put in.
+#[derive(Debug, Clone, Copy)]
+pub struct Packages {
+    folder: &'static str,
+    list: &'static [&'static str],
+}
+
+/// To speak to the server.
+pub const PSYCOPG: Packages = Packages { folder: "python", list: &["psycopg[binary]==3.3.9"] };
+
+/// To speak to it and to write Apache Iceberg tables.
+pub const ICEBERG: Packages = Packages {
+    folder: "python-iceberg",
+    list: &[
+        "psycopg[binary]==3.3.9",
+        "pyarrow==26.0.1",
+        "pyiceberg[pyarrow,sql-postgres]==0.12.0",
+        "sqlalchemy==2.1.9",
+    ],
+};
 
 /// A Python, and a folder of packages if they are not its own.
 pub struct Python {
@@ -41,21 +59,21 @@ pub fn with_pip() -> Result<Python> {
     Ok(Python { program: "python3".into(), packages: None })
 }
 
-/// Python with psycopg, in target/.
-pub fn with_psycopg() -> Result<Python> {
-    let folder = place::target().join("python");
-    let stamp = folder.join("packages.txt");
-    if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == PACKAGES) {
-        progress::step("installing psycopg", || {
+/// Python with packages, in target/.
+pub fn with(packages: &Packages) -> Result<Python> {
+    let folder = place::target().join(packages.folder);
+    let (stamp, list) = (folder.join("packages.txt"), packages.list.join("\n"));
+    if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == list) {
+        progress::step(&format!("installing {}", packages.list.join(", ")), || {
             place::remove(&folder)?;
-            install_psycopg(&folder)?;
-            fs::write(&stamp, PACKAGES).map_err(|error| format!("cannot write {}: {error}", stamp.display()))
+            install(packages, &folder)?;
+            fs::write(&stamp, &list).map_err(|error| format!("cannot write {}: {error}", stamp.display()))
         })?;
     }
     Ok(python_in(&folder))
 }
 
-fn install_psycopg(folder: &Path) -> Result<()> {
+fn install(packages: &Packages, folder: &Path) -> Result<()> {
     // Debian's Python makes environments only with python3-venv; a folder of packages does as well.
     let environment = folder.join("environment");
     if !process::works("python3", &["-m", "venv", &environment.to_string_lossy()]) {
@@ -63,7 +81,7 @@ fn install_psycopg(folder: &Path) -> Result<()> {
     }
     let python = if environment.exists() { python_in(folder) } else { with_pip()? };
     let mut pip = python.pip_install();
-    pip.arg(PACKAGES);
+    pip.args(packages.list);
     if !environment.exists() {
         pip.arg("--target").arg(folder.join("packages"));
     }

@@ -41,7 +41,7 @@ pub fn psql(arguments: &Arguments) -> Result<()> {
 /// `cargo xtask python`.
 pub fn python(arguments: &Arguments) -> Result<()> {
     let server = running(arguments.version()?)?;
-    process::run(pointed_at(&server, &mut python::with_psycopg()?.command()).args(&arguments.rest))
+    process::run(pointed_at(&server, &mut python::with(&python::PSYCOPG)?.command()).args(&arguments.rest))
 }
 
 /// Builds for release and starts the server with the extension created in the database `postgres`. A

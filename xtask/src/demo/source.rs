@@ -43,7 +43,7 @@ fn is_archive(path: &Path) -> bool {
 /// Loads the archive into the table `flights` of the database.
 pub fn load(server: &Server, database: &str) -> Result<()> {
     let archive = archive()?;
-    let mut loader = python::with_psycopg()?.command();
+    let mut loader = python::with(&python::PSYCOPG)?.command();
     served::pointed_at(server, &mut loader).env("PGDATABASE", database);
     process::run(loader.args(["-c", LOADER]).arg(archive))
 }
