@@ -125,11 +125,10 @@ fn libclang() -> Result<()> {
     })
 }
 
-/// The program cargo-pgrx, installed where cargo installs programs.
+/// The program cargo-pgrx: the one that is installed if it is of this version, else our own in target/.
 fn cargo_pgrx() -> Result<PathBuf> {
-    // If another version is there, some other project needs it: ours goes into target/.
-    let aside = place::target().join("cargo-pgrx");
-    let candidates = [aside.join("bin/cargo-pgrx"), "cargo-pgrx".into(), cargo_home().join("bin/cargo-pgrx")];
+    let own = place::target().join("cargo-pgrx");
+    let candidates = [own.join("bin/cargo-pgrx"), "cargo-pgrx".into(), cargo_home().join("bin/cargo-pgrx")];
     let version =
         |program: &PathBuf| process::first_line(Command::new(program).args(["pgrx", "--version"])).ok();
     let found = candidates.iter().find(|program| version(program).is_some_and(|v| v.ends_with(CARGO_PGRX)));
@@ -139,16 +138,14 @@ fn cargo_pgrx() -> Result<PathBuf> {
     if cfg!(target_os = "linux") && !process::works("pkg-config", &["--exists", "openssl"]) {
         debian_packages("OpenSSL with headers (for cargo-pgrx)", &["pkg-config", "libssl-dev"])?;
     }
-    let other = candidates[1..].iter().any(|program| version(program).is_some());
     progress::step(&format!("installing cargo-pgrx {CARGO_PGRX}, which takes minutes"), || {
         let mut install = plain_cargo();
-        install.args(["install", "--locked", "cargo-pgrx", "--version", CARGO_PGRX]);
-        if other {
-            install.arg("--root").arg(&aside);
-        }
-        process::run(&mut install)
+        // It reads one library and writes one file: optimizing it would take longer than all of its runs.
+        install.args(["install", "--locked", "--debug", "cargo-pgrx", "--version", CARGO_PGRX]);
+        process::run(install.env("CARGO_PROFILE_DEV_DEBUG", "false").arg("--root").arg(&own))
     })?;
-    Ok(if other { candidates[0].clone() } else { candidates[2].clone() })
+    let [own, ..] = candidates;
+    Ok(own)
 }
 
 fn cargo_home() -> PathBuf {
