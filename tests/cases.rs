@@ -1,13 +1,13 @@
 //! Faults that users of other systems reported in public, and the tests that make their kind impossible here.
 //!
-//! The letters are subjects: A what starts by itself, B order, F the life of a backfill, G size and progress. Where
-//! nothing is tried yet, the case says what it waits for.
+//! The letters are subjects: A what starts by itself, B order, F the life of a backfill, G size and progress, I replacing
+//! and publishing. Where nothing is tried yet, the case says what it waits for.
 
 use std::fs;
 use std::path::Path;
 
 enum Tried {
-    /// Tests by their path; those that begin with `domain` are beside the code.
+    /// Tests by their path; those that begin with `domain` are beside the code, those with `backend` in src/tests.
     By(&'static [&'static str]),
     /// Why not.
     Not(&'static str),
@@ -17,7 +17,7 @@ use Tried::{By, Not};
 /// A case: its name, what went wrong there, where, and what tries it here.
 type Case = (&'static str, &'static str, &'static str, Tried);
 
-const CASES: [Case; 36] = [
+const CASES: [Case; 42] = [
     (
         "A1",
         "enabling a pipeline started runs for all its history",
@@ -276,17 +276,74 @@ const CASES: [Case; 36] = [
             "plans::living::a_completed_plan_that_is_extended_goes_on",
         ]),
     ),
+    (
+        "I1",
+        "a publication copied partitions one by one while live runs rewrote the table, and took their work back",
+        "mozilla/bigquery-etl PR #9744, #9804",
+        Not(
+            "waits for plans that are published together; one window is published in one transaction, under its fence",
+        ),
+    ),
+    (
+        "I2",
+        "a publication failed in the middle, could not be repeated, and was shown as complete",
+        "mozilla/bigquery-etl PR #9869",
+        Not("waits for plans that are published together; for one window see I9"),
+    ),
+    (
+        "I3",
+        "between a DELETE and an INSERT a reader saw an empty slice, and built from it",
+        "dbt-labs/dbt-adapters PR #1931",
+        By(&[
+            "slices::readers_see_whole_slices_only",
+            "slices::readers_of_both_kinds_see_one_sum_whatever_the_strategy",
+        ]),
+    ),
+    (
+        "I4",
+        "rows that vanished from the source stayed in the target, because the rebuild only merged",
+        "dbt-labs/dbt-postgres#149",
+        By(&[
+            "backend::slices::replacing::a_source_row_that_vanished_is_gone_after_a_rebuild",
+            "backend::slices::differences::the_slice_is_the_new_multiset_whatever_it_was",
+        ]),
+    ),
+    (
+        "I6",
+        "an absent or short source replaced good data",
+        "ClickHouse/ClickHouse#23727, hatchet-dev/hatchet PR #3709",
+        By(&[
+            "backend::slices::replacing::a_slice_that_shrinks_needs_a_reason_which_is_kept",
+            "backend::slices::replacing::an_empty_slice_over_unknown_rows_is_refused",
+            "backend::slices::stages::a_failed_attempt_s_stage_is_kept_even_if_it_is_empty",
+        ]),
+    ),
+    (
+        "I9",
+        "data was written, and the state that should have said so was not",
+        "TobikoData/sqlmesh#5901",
+        By(&[
+            "crash::a_killed_worker_leaves_each_window_done_once_or_claimable_whatever_its_step",
+            "crash::a_stopped_server_leaves_each_window_done_once_or_claimable_whatever_the_step",
+        ]),
+    ),
 ];
 
-/// The source of the module that a test's path names.
-fn source(path: &str) -> (String, &str) {
+/// The source of the module that a test's path names, and how the test must begin there.
+fn source(path: &str) -> (String, String) {
     let (module, test) = path.rsplit_once("::").expect("a test has a module");
-    let folder = if module.starts_with("domain") { "src" } else { "tests" };
+    let (folder, module, head) = match module.split_once("::") {
+        Some(("backend", module)) => ("src/tests", module, "    #[pg_test]\n    "),
+        // Tests beside the code stand in a module of theirs.
+        Some(("domain", _)) => ("src", module, "    #[test]\n    "),
+        _ => ("tests", module, "\n#[test]\n"),
+    };
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(folder)
         .join(module.replace("::", "/"))
         .with_extension("rs");
-    (fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())), test)
+    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    (text, format!("{head}fn {test}() {{"))
 }
 
 #[test]
@@ -299,17 +356,9 @@ fn every_case_is_tried_or_says_why_not() {
                 assert!(!tests.is_empty(), "{name}");
                 for path in *tests {
                     let (source, test) = source(path);
-                    assert!(
-                        source.contains(&format!("#[test]\n{}fn {test}() {{", indent(path))),
-                        "{name}: no test {path}"
-                    );
+                    assert!(source.contains(&test), "{name}: no test {path}");
                 }
             }
         }
     }
-}
-
-/// Tests beside the code stand in a module of theirs.
-fn indent(path: &str) -> &str {
-    if path.starts_with("domain") { "    " } else { "" }
 }
