@@ -22,6 +22,9 @@ Commands
       --seed N       draw other durations (default 1)
   bench slices       what replacing a slice costs by each strategy, beside statements by hand (2 minutes)
       --rows N       rows of the slice (default 100000)
+  bench strategies   what rebuilding a table of 100 days costs by each strategy and by hand, and what
+                     its readers see meanwhile (15 minutes)
+      --days N       of 100000 rows each (default 100)
   bench protect      what fence_protect costs: a million rows into a protected table and into another (2 minutes)
   run                build for release and start a server with the extension; a running one is restarted
       --fresh        throw its data away first

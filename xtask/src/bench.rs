@@ -1,6 +1,7 @@
 //! `cargo xtask bench claims`: what a claim costs, beside two queues on the same server.
 //! `cargo xtask bench makespan`: what plans were estimated to take, beside what they took.
 //! `cargo xtask bench slices`: what replacing a slice costs, beside what people write by hand.
+//! `cargo xtask bench strategies`: what rebuilding a table day by day costs, and what its readers see meanwhile.
 //! `cargo xtask bench protect`: what a protected table costs its writers.
 //!
 //! Times are noisy on a shared machine, so everything is printed as a ratio of things measured in turn within
@@ -15,6 +16,7 @@ mod pgbench;
 mod protect;
 mod size;
 mod slices;
+mod strategies;
 mod system;
 mod table;
 mod throughput;
@@ -37,6 +39,7 @@ enum Subject {
     Claims(Options),
     Makespan { seed: u64 },
     Slices { rows: u64 },
+    Strategies { days: u64, rows: u64 },
     Protect,
 }
 
@@ -48,8 +51,14 @@ impl Subject {
             // Another seed than the first draws other durations.
             Some("makespan") => number(words, "--seed", 1).map(|seed| Self::Makespan { seed }),
             Some("slices") => number(words, "--rows", 100_000).map(|rows| Self::Slices { rows }),
+            Some("strategies") => {
+                number(words, "--days", 100).map(|days| Self::Strategies { days, rows: 100_000 })
+            }
             Some("protect") if words.next().is_none() => Ok(Self::Protect),
-            _ => Err("what is to be measured? cargo xtask bench claims, makespan, slices or protect".into()),
+            _ => Err(
+                "what is to be measured? cargo xtask bench claims, makespan, slices, strategies or protect"
+                    .into(),
+            ),
         }
     }
 }
@@ -119,6 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Subject::Claims(options) => measure(server, &options)?,
         Subject::Makespan { seed } => makespan::measure(server, seed)?,
         Subject::Slices { rows } => slices::measure(server, rows)?,
+        Subject::Strategies { days, rows } => strategies::measure(server, days, rows)?,
         Subject::Protect => protect::measure(server)?,
     }
     println!("\nmeasured in {}", progress::shown(started.elapsed()));
