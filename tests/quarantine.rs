@@ -298,3 +298,38 @@ fn rows_that_an_audit_refuses_are_kept_and_a_person_may_accept_them() {
     assert_eq!(session.lines(&accept(token)), ["3|3|0|t"]);
     assert_eq!(session.state("2024-01-01"), "done");
 }
+
+#[test]
+fn an_acceptance_waits_for_a_reader_no_longer_than_others_can_wait_for_it() {
+    let database = daily("");
+    let [mut session, mut reader] = [(); 2].map(|()| database.connect());
+    let lease = refused(&mut session, 1, 3);
+    reader.run(&format!("BEGIN; SELECT count(*) FROM backfill.stage_{}", lease.token));
+    assert_sqlstate!(session.try_run(&accept(lease.token)), "55P03");
+    reader.run("COMMIT");
+    session.run(&accept(lease.token));
+}
+
+#[test]
+fn what_may_wait_for_a_worker_does_not_follow_a_decision() {
+    let database = daily("");
+    let mut session = database.connect();
+    let lease = refused(&mut session, 1, 3);
+    let calls = [
+        accept(lease.token),
+        "SELECT fence_protect('facts')".into(),
+        "SELECT fence_unprotect('facts')".into(),
+    ];
+    let decisions = [
+        "SELECT window_lock('daily', '2024-02-01', '2024-02-02', 'test')",
+        "SELECT pool_pause('backfill', 'test')",
+    ];
+    for (call, decision) in calls.iter().flat_map(|call| decisions.map(|decision| (call, decision))) {
+        session.run(&format!("BEGIN; {decision}"));
+        let failure = assert_sqlstate!(session.try_run(call), "55000");
+        assert!(failure.message.contains("cannot follow a decision"), "{failure}");
+        session.run("ROLLBACK");
+        session.run(&format!("BEGIN; SAVEPOINT s; {decision}; ROLLBACK TO s; {call}; ROLLBACK"));
+        session.run(&format!("BEGIN; {call}; {decision}; ROLLBACK"));
+    }
+}

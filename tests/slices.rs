@@ -453,3 +453,43 @@ fn rows_published_by_an_attempt_that_fails_are_on_record_as_its_slice() {
         [format!("{first}|f"), format!("{second}|t")]
     );
 }
+
+#[test]
+fn backfill_work_goes_on_with_other_windows_where_a_right_ended() {
+    let database = shop();
+    let [mut person, mut worker] = [(); 2].map(|()| database.connect());
+    person.run(
+        "SELECT pipeline_alter('sales', jsonb_build_object('query',
+             'SELECT at, amount FROM source, pg_advisory_xact_lock_shared(1) WHERE at >= $1 AND at < $2'));
+         SELECT FROM backfill_plan('sales', '2024-03-01', '2024-03-05', 'test', expect => 4);
+         SELECT pg_advisory_lock(1)",
+    );
+    let pid = worker.pid();
+    thread::scope(|scope| {
+        let work = scope.spawn(|| worker.run("CALL backfill_work('here', pipelines => ARRAY['sales'])"));
+        database.wait_for_lock(pid);
+        person.run("SELECT window_lock('sales', '2024-03-01', '2024-03-02', 'the source is wrong'); SELECT pg_advisory_unlock(1)");
+        work.join().unwrap();
+    });
+    let warnings = worker.notices();
+    assert!(warnings.iter().any(|warning| warning.message.contains("2024-03-01")), "{warnings:?}");
+    assert_eq!(
+        person.lines("SELECT window_key, rows FROM backfill.slices ORDER BY 1"),
+        ["2024-03-02|24", "2024-03-03|24", "2024-03-04|24"]
+    );
+    assert_eq!(person.lines("SELECT count(*) FROM sales"), ["72"]);
+}
+
+#[test]
+fn an_audit_that_could_not_be_asked_refuses_nothing() {
+    let database = shop();
+    let [mut worker, mut other] = [(); 2].map(|()| database.connect());
+    let token = tokens(&mut worker, &[1])[0];
+    worker.run("CREATE TABLE rates (rate int); SELECT pipeline_audit('sales', 'rates', 'SELECT count(*) >= 0 FROM rates')");
+    other.run("BEGIN; LOCK rates");
+    worker.run("SET lock_timeout = '50ms'");
+    let replace = format!("SELECT replace_partition({token})");
+    assert_sqlstate!(worker.try_run(&replace), "55P03");
+    other.run("ROLLBACK");
+    worker.run(&replace);
+}

@@ -183,3 +183,15 @@ fn what_helps_windows_that_depend_on_each_other_is_a_sequential_plan() {
     assert_eq!(session.lines(remedies), ["failed", "missed"]);
     follow_the_remedies(&mut session);
 }
+
+#[test]
+fn what_is_missed_is_counted_once_a_pipeline_also_without_statistics() {
+    let database = daily("");
+    let mut session = database.connect();
+    for n in 1..=20 {
+        define(&mut session, &format!("p{n}"), "'1 day', '2024-01-01'", "");
+    }
+    session.run("SET track_functions = 'all'; BEGIN; SELECT count(*) FROM backfill.attention");
+    let calls = "SELECT pg_stat_get_xact_function_calls('backfill.missed_of'::regproc)";
+    assert!(session.one::<i64>(calls, &[]) <= 21 + 20);
+}

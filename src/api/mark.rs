@@ -5,7 +5,7 @@ use crate::error::{Result, answer};
 use crate::ledger::mark::Decision;
 use crate::ledger::window::{self, Reading};
 use crate::ledger::{gate, grid};
-use crate::postgres::{datum, role};
+use crate::postgres::{datum, lock, lock::Key, role};
 use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
@@ -80,6 +80,7 @@ fn window_mark_stale(
 
 /// Ends no right, so that no COMMIT needs to wait for it.
 fn mark_stale(decision: &Decision) -> Result<i64> {
+    role::as_ledger(|| lock::exclusive(Key::Decisions { pipeline: decision.pipeline.id }));
     let positions = decision.bounds.positions.clone();
     let mut pieces = window::look(Reading::Deciding, &decision.pipeline, positions, datum::clock())?;
     pieces.retain(|piece| {

@@ -528,7 +528,10 @@ fn claim_target(checked: &Checked, pipeline_id: i64) -> Result<()> {
 
 fn check_query(checked: &Checked, path: &str) -> Result<()> {
     match (&checked.query, checked.target) {
-        (Some(text), Some(target)) => query::check(text, path, target, &checked.grid.zone.name()),
+        // The tables of the query are locked while it is read, and definitions of others wait meanwhile.
+        (Some(text), Some(target)) => {
+            settings::with_patience(|| query::check(text, path, target, &checked.grid.zone.name()))
+        }
         _ => Ok(()),
     }
 }
@@ -537,7 +540,7 @@ fn check_query(checked: &Checked, path: &str) -> Result<()> {
 fn record_version(name: &str) -> Result<()> {
     let pipeline = Pipeline::named(name)?;
     if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
-        version::of_query(&pipeline, query, path)?;
+        version::for_person(&pipeline, query, path)?;
     }
     Ok(())
 }

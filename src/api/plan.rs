@@ -224,7 +224,7 @@ pub fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<S
             .detail("Its code version is the fingerprint of the query.")
             .hint("Leave code_version out."));
         }
-        return version::of_query(pipeline, query, path)?.map(Some).ok_or_else(|| {
+        return version::for_person(pipeline, query, path)?.map(Some).ok_or_else(|| {
             Error::new(Code::Serialization, "the code version is being recorded by another transaction")
                 .detail(format!("Pipeline \"{}\" was run under a new version just now.", pipeline.name))
                 .hint("Repeat the call.")

@@ -1,9 +1,10 @@
 //! Pools: how many windows may run at once, and the brake.
 
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::gate;
 use crate::ledger::pool;
 use crate::ledger::window::require_reason;
-use crate::postgres::{lock, lock::Key, role, session, spi};
+use crate::postgres::{role, session, spi};
 use pgrx::prelude::*;
 
 const DEFINE: &str = "INSERT INTO backfill.pool_data (name, slots, created_by) VALUES ($1, $2, $3)
@@ -38,7 +39,7 @@ fn define(pool: Option<String>, slots: Option<i32>) -> Result<String> {
         }
         if let Some((pool, _)) = before {
             // Whoever writes the row has the gate by then.
-            lock::exclusive(Key::PoolGate { pool });
+            gate::close_pool(pool);
         }
         spi::run(DEFINE, &[name.as_str().into(), slots.into(), caller.as_str().into()]);
         before.map_or("created".to_owned(), |(_, before)| format!("changed: slots {before} -> {slots}"))
@@ -64,7 +65,7 @@ fn pause(pool: Option<String>, reason: Option<String>, revoke: bool) -> Result<S
     let caller = role::name(role::caller());
     let changed = role::as_ledger(|| {
         // A transaction that is at its COMMIT passes first, or sees the pause.
-        lock::exclusive(Key::PoolGate { pool: pool_id });
+        gate::close_pool(pool_id);
         spi::run(PAUSE, &[pool_id.into(), caller.as_str().into(), reason.as_str().into(), revoke.into()])
     });
     Ok(if changed == 0 { "unchanged" } else { "paused" }.to_owned())
@@ -86,7 +87,7 @@ fn resume(pool: Option<String>) -> Result<String> {
     let name = pool.unwrap_or_default();
     let (pool_id, _) = pool::refer(&name)?;
     let changed = role::as_ledger(|| {
-        lock::exclusive(Key::PoolGate { pool: pool_id });
+        gate::close_pool(pool_id);
         let changed = spi::run(RESUME, &[pool_id.into()]);
         spi::notify(&name);
         changed

@@ -9,6 +9,7 @@
 
 use crate::error::{Code, Error, Result, answer, faithful, raise};
 use crate::ledger::fenced::{self, Sight};
+use crate::ledger::gate;
 use crate::ledger::pipeline::{self, Pipeline};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::unfenced::{self, Write};
@@ -205,6 +206,7 @@ fn define(sql: &str) {
 
 fn protect(target: Option<pg_sys::Oid>, mode: &str) -> Result<String> {
     session::require_writable()?;
+    gate::require_none_closed("fence_protect")?;
     let mode = Mode::parse(mode).ok_or_else(|| {
         Error::new(Code::InvalidParameter, format!("mode \"{mode}\" is unknown"))
             .detail("The modes are \"refuse\" and \"log\".")
@@ -274,6 +276,7 @@ fn tree(table: &Table) -> Vec<pg_sys::Oid> {
 
 fn unprotect(target: Option<pg_sys::Oid>) -> Result<String> {
     session::require_writable()?;
+    gate::require_none_closed("fence_unprotect")?;
     let table = Table::find(target)?;
     let guards = guards(table.oid);
     if guards.is_empty() {

@@ -2,11 +2,11 @@
 
 use crate::api::slice;
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::acceptance;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::run::{self, Run};
 use crate::ledger::stage::{self, Stage};
 use crate::ledger::window::require_reason;
+use crate::ledger::{acceptance, gate};
 use crate::postgres::composite::Composite;
 use crate::postgres::{role, session, settings};
 use pgrx::prelude::*;
@@ -46,8 +46,14 @@ fn kept(token: i64) -> Result<(Run, Stage)> {
     Ok((run, stage))
 }
 
+/// It holds the pipeline's decisions while it writes, so it waits for nobody for long (55P03).
 fn accept(token: i64, reason: Option<String>) -> Result<Composite> {
+    settings::with_patience(|| accept_soon(token, reason))
+}
+
+fn accept_soon(token: i64, reason: Option<String>) -> Result<Composite> {
     let reason = require_reason(reason)?;
+    gate::require_none_closed("quarantine_accept")?;
     let (refused, stage) = kept(token)?;
     let new = acceptance::issue(&refused)?;
     stage.hand_over(new);

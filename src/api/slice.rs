@@ -1,12 +1,12 @@
 //! Replacing the slice of a window.
 
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::audit;
 use crate::ledger::publication::{guard, publish};
 use crate::ledger::run::{self, Run};
 use crate::ledger::source::{Source, Wish};
 use crate::ledger::stage::{Purpose, Stage};
 use crate::ledger::strategy::Strategy;
+use crate::ledger::{audit, gate};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::segment::Segment;
 use crate::postgres::{role, settings, spi, table};
@@ -119,7 +119,12 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
         .and_then(|()| guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()))
         .and_then(|_| audit::check(&run, &built.rows));
     match refusal {
-        Ok(()) => publish(&run, &target, &source, built, Strategy::Auto, consent, true).map(|_| None),
+        Ok(()) => {
+            publish(&run, &target, &source, built, Strategy::Auto, consent, true)?;
+            // An error at COMMIT would end the call that works through many windows.
+            gate::look_now();
+            Ok(None)
+        }
         Err(refusal) => {
             if Stage::find(token).is_none() {
                 let stage = Stage::create(&run, target.table.oid, Purpose::Keeping);

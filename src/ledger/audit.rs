@@ -75,7 +75,7 @@ fn refusal(run: &Run, audit: &Audit, why: &str) -> Error {
 }
 
 /// The classes of errors that a retry may mend.
-const PASSING: [&str; 4] = ["40", "53", "57", "58"];
+const PASSING: [&str; 6] = ["08", "40", "53", "55", "57", "58"];
 
 /// The words of an error that will be the same next time.
 fn message(caught: &CaughtError) -> Option<String> {

@@ -12,9 +12,10 @@
 //! is registered anew whenever a fence is passed, for those that were written to before, and by a deferred trigger on
 //! the row of the lease, for those that are written to after.
 
-use crate::error::{Code, Error, answer};
+use crate::error::{Code, Error, Result, answer};
 use crate::ledger::{fenced, run};
-use crate::postgres::{lock, lock::Key, role, settings};
+use crate::postgres::lock::{self, Holders, Key};
+use crate::postgres::{role, settings};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -29,13 +30,43 @@ struct Passed {
 
 thread_local! {
     static PASSED: RefCell<Vec<Passed>> = const { RefCell::new(Vec::new()) };
+    /// The gates that this transaction has closed; a savepoint may have undone it since.
+    static CLOSED: RefCell<Vec<Key>> = const { RefCell::new(Vec::new()) };
 }
 
 /// For a call that ends rights in a pipeline, or lifts what ended them: from here to the end of its transaction nobody
 /// commits under a lease of the pipeline. Waits for COMMITs that are under way, and for other people.
 pub fn close(pipeline_id: i64) {
     lock::exclusive(Key::Decisions { pipeline: pipeline_id });
-    lock::exclusive(Key::Gate { pipeline: pipeline_id });
+    shut(Key::Gate { pipeline: pipeline_id });
+}
+
+/// The same for the rights that come from a pool.
+pub fn close_pool(pool_id: i32) {
+    shut(Key::PoolGate { pool: pool_id });
+}
+
+fn shut(gate: Key) {
+    lock::exclusive(gate);
+    CLOSED.with_borrow_mut(|closed| closed.push(gate));
+}
+
+/// Refuses a call that may wait for a worker's transaction (55000) where that would wait, at its COMMIT, for a gate which
+/// this transaction has closed: one of the two would lose.
+pub fn require_none_closed(call: &str) -> Result<()> {
+    let closed = CLOSED.with_borrow(Vec::clone);
+    if closed.is_empty() {
+        return Ok(());
+    }
+    // A savepoint may have given some back.
+    let holders = role::as_ledger(Holders::now);
+    let own = Some(Some(unsafe { pg_sys::MyProcPid }));
+    if !closed.iter().any(|gate| holders.of(*gate) == own) {
+        return Ok(());
+    }
+    Err(Error::new(Code::NotInState, format!("{call} cannot follow a decision in one transaction"))
+        .detail("It may wait for a worker that writes, and that worker's COMMIT waits for what this transaction has decided (window_lock, backfill_cancel, pool_pause and the like).")
+        .hint("COMMIT first, so that the decision holds, and repeat the call."))
 }
 
 /// Puts the second look before whatever others do at COMMIT whose callbacks are there by now.
@@ -84,11 +115,21 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
                 refuse_to_prepare(passed);
             }
         }
-        pg_sys::XactEvent::XACT_EVENT_ABORT | pg_sys::XactEvent::XACT_EVENT_COMMIT => {
+        pg_sys::XactEvent::XACT_EVENT_ABORT
+        | pg_sys::XactEvent::XACT_EVENT_COMMIT
+        | pg_sys::XactEvent::XACT_EVENT_PREPARE => {
             PASSED.take();
+            CLOSED.take();
         }
         _ => {}
     }
+}
+
+/// The second look before COMMIT, for a call that can still do something about it; what it finds holds until COMMIT,
+/// because the gates stay taken. Whoever makes it commits at once.
+pub fn look_now() {
+    let passed = PASSED.with_borrow(Vec::clone);
+    settings::pinned(|| look_again(&passed));
 }
 
 fn look_again(passed: &[Passed]) {

@@ -2,7 +2,9 @@
 
 use crate::error::Result;
 use crate::ledger::pipeline::Pipeline;
-use crate::postgres::{lock, lock::Key, query, role, spi, subtransaction};
+use crate::postgres::{lock, lock::Key, query, role, settings, spi, subtransaction};
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::prelude::PgSqlErrorCode;
 
 const KNOWN: &str = "SELECT 1 FROM backfill.version_data WHERE pipeline_id = $1 AND code_version = $2";
 
@@ -11,7 +13,7 @@ const RECORD: &str = "INSERT INTO backfill.version_data (pipeline_id, code_versi
 
 /// The fingerprint of a query as it is defined now, recorded with its text. `None` while another transaction
 /// is recording a version of the same pipeline, so that a claim does not wait for it.
-pub fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
+fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
     let version = query::fingerprint(&pipeline.owner, text, path)?;
     let key = [pipeline.id.into(), version.as_str().into()];
     let recorded = role::as_ledger(|| {
@@ -35,12 +37,25 @@ pub fn record(pipeline_id: i64, version: &str, text: &str, path: &str) {
 const NEWEST: &str = "SELECT code_version FROM backfill.version_data
     WHERE pipeline_id = $1 AND query = $2 AND query_path = $3 ORDER BY first_seen DESC LIMIT 1";
 
-/// [`of_query`] for a claim. A query that cannot be read any more, because a table or its owner is gone, gets the
+/// [`of_query`] for a call of a person, who waits for whoever has locked a table of the query, but not for long
+/// (55P03): others wait for him.
+pub fn for_person(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
+    settings::with_patience(|| of_query(pipeline, text, path))
+}
+
+/// [`of_query`] for a claim, which waits for nobody: `None` where a table of the query is locked, so that nothing says
+/// what the query means now. A query that cannot be read any more, because a table or its owner is gone, gets the
 /// newest version that it was known under: the attempt then fails where everybody sees it, and neither other
 /// pipelines' windows nor this one's count of attempts suffer.
 pub fn for_claim(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> {
-    if let Ok(Ok(version)) = subtransaction::attempt(|| of_query(pipeline, text, path)) {
-        return version;
+    match subtransaction::attempt(|| settings::without_patience(|| of_query(pipeline, text, path))) {
+        Ok(Ok(version)) => return version,
+        Err(CaughtError::PostgresError(report))
+            if report.sql_error_code() == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE =>
+        {
+            return None;
+        }
+        _ => {}
     }
     let args = [pipeline.id.into(), text.into(), path.into()];
     role::as_ledger(|| spi::latest(NEWEST, &args, |row| row.at(1))).into_iter().next()

@@ -124,11 +124,17 @@ pub fn for_slice<T>(f: impl FnOnce() -> T) -> T {
 /// Takes locks on a user's table: others queue up behind whoever waits for one, so that nobody waits for long.
 /// A limit that the session has set counts.
 pub fn with_patience<T>(f: impl FnOnce() -> T) -> T {
-    if unsafe { pg_sys::LockTimeout } > 0 {
-        return f();
-    }
+    if unsafe { pg_sys::LockTimeout } > 0 { f() } else { waiting_at_most("2s", f) }
+}
+
+/// Waits for no lock: for a millisecond, which is as short as it can be said.
+pub fn without_patience<T>(f: impl FnOnce() -> T) -> T {
+    waiting_at_most("1ms", f)
+}
+
+fn waiting_at_most<T>(limit: &str, f: impl FnOnce() -> T) -> T {
     let nest = Nest::new();
-    nest.set("lock_timeout", "2s");
+    nest.set("lock_timeout", limit);
     let result = f();
     drop(nest);
     result

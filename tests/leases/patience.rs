@@ -1,6 +1,7 @@
 //! Claims never wait for anyone.
 
 use crate::support::{Calls, daily, define, impatient, replacing};
+use pgrx_tests::assert_sqlstate;
 
 #[test]
 fn a_claim_waits_for_nobody() {
@@ -85,4 +86,45 @@ fn first_claims_of_a_query_do_not_wait_for_each_other() {
     first.run("BEGIN");
     first.try_claim("1, pipelines => ARRAY['other']").unwrap();
     second.try_claim("9").unwrap();
+}
+
+#[test]
+fn a_query_whose_table_is_locked_keeps_no_claim_and_no_other_pipeline() {
+    let database = daily("");
+    let (mut blocker, mut claimer) = (database.connect(), impatient(&database));
+    blocker.run("SELECT pool_define('backfill', 9); CREATE TABLE source (at timestamptz, n int)");
+    for name in ["free", "locked"] {
+        blocker.run(&format!(
+            "CREATE TABLE {name}_facts (at timestamptz); CREATE TABLE {name} (at timestamptz)"
+        ));
+        let settings = format!(
+            "query => 'SELECT at FROM {name} WHERE at >= $1 AND at < $2', catchup => 2, max_active => 5"
+        );
+        define(&mut blocker, name, &format!("'1 day', '2024-01-01', '{name}_facts', 'at'"), &settings);
+    }
+    blocker.run("BEGIN; TRUNCATE locked");
+    let mut claimed = || {
+        claimer.lines(
+            "SELECT pipeline, count(*) FROM backfill_claim('test', 9, pipelines => '{locked,free}') GROUP BY 1 ORDER BY 1",
+        )
+    };
+    assert_eq!(claimed(), ["free|2"]);
+    blocker.run("COMMIT");
+    assert_eq!(claimed(), ["locked|2"]);
+}
+
+#[test]
+fn a_person_waits_for_a_table_of_the_query_no_longer_than_others_can_wait_for_him() {
+    let database = daily("");
+    let [mut blocker, mut person] = [(); 2].map(|()| database.connect());
+    blocker.run("CREATE TABLE source (at timestamptz, n int)");
+    let query = "SELECT at, n FROM source WHERE at >= $1 AND at < $2";
+    blocker.run(&format!(r#"SELECT pipeline_alter('daily', '{{"query": "{query}"}}')"#));
+    let draft = person.draft("NULL, '2024-01-31', 'test'");
+    blocker.run("BEGIN; TRUNCATE source");
+    assert_sqlstate!(person.approve(draft), "55P03");
+    let alter = format!(r#"SELECT pipeline_alter('daily', '{{"query": "{query} LIMIT 9"}}')"#);
+    assert_sqlstate!(person.try_run(&alter), "55P03");
+    blocker.run("ROLLBACK");
+    person.approve(draft).unwrap();
 }
