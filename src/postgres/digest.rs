@@ -77,8 +77,6 @@ enum Text {
     Uuid,
     /// The value is its text.
     Verbatim,
-    /// The same with its insignificant blanks cut off.
-    Blank,
     /// By the type's output function; its name for the type is in `FmgrInfo`.
     Output(Box<pg_sys::FmgrInfo>),
     /// The same for types whose values may have to be fetched from a TOAST table first.
@@ -97,8 +95,7 @@ impl Text {
                 pg_sys::TIMESTAMPOID => Self::Timestamp,
                 pg_sys::TIMESTAMPTZOID => Self::Timestamptz,
                 pg_sys::UUIDOID => Self::Uuid,
-                pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::JSONOID => Self::Verbatim,
-                pg_sys::BPCHAROID => Self::Blank,
+                pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID | pg_sys::JSONOID => Self::Verbatim,
                 _ => {
                     let mut function = pg_sys::InvalidOid;
                     let mut varlena = false;
@@ -227,11 +224,6 @@ impl Digester {
                 Text::Verbatim => {
                     let text = varlena(value);
                     self.append(text);
-                }
-                Text::Blank => {
-                    let text = varlena(value);
-                    let kept = text.iter().rposition(|b| *b != b' ').map_or(0, |last| last + 1);
-                    self.append(&text[..kept]);
                 }
                 Text::Output(output) => {
                     let text = pg_sys::OutputFunctionCall(&mut **output, value);
