@@ -149,7 +149,15 @@ fn write_rows(
         ));
     }
     let digest = held.digest.to_string();
-    Ok(Replacement { strategy, rows, inserted, deleted, changed: true, digest, allow_shrink })
+    Ok(Replacement {
+        strategy,
+        rows,
+        inserted,
+        deleted,
+        changed: inserted + deleted > 0,
+        digest,
+        allow_shrink,
+    })
 }
 
 fn write_difference(

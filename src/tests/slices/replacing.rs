@@ -8,6 +8,17 @@ mod tests {
     use super::*;
 
     #[pg_test]
+    fn nothing_has_changed_where_nothing_was_written() {
+        sales();
+        let token = token("sales", "2024-03-01");
+        for strategy in ["auto", "rows", "diff"] {
+            let empty = replace_by(&format!("{token}, strategy => '{strategy}', finish => false"));
+            assert_eq!((empty.0, empty.1, empty.2, empty.3), (0, 0, 0, false), "{strategy}");
+            run(&format!("UPDATE backfill.run_data SET digest = 'none' WHERE token = {token}"));
+        }
+    }
+
+    #[pg_test]
     fn a_slice_is_replaced_and_an_unchanged_one_is_left_alone() {
         sales();
         let (rows, inserted, deleted, changed, digest) = replace(token("sales", "2024-03-09"));
