@@ -175,14 +175,7 @@ fn write_difference(
     // The ledger's digest is of all columns, as they are in the table.
     let digested = if target.may_differ(&columns) { target.table.writable() } else { vec![] };
     let wanted = [gone, changed, fresh].map(Batch::count);
-    // Rows go before others come, so that these may take their places in unique indexes.
-    let written = source.run(run, || {
-        [
-            target.delete_at(gone),
-            target.update_at(&columns, changed),
-            table::insert(&target.table.shown(), &columns, fresh),
-        ]
-    });
+    let written = source.run(run, || comparison.write(target, &columns));
     let held = comparison.look_again(target, &digested);
     if written != wanted || held.rows != rows || held.kept != comparison.kept() {
         return Err(disturbed(

@@ -8,9 +8,10 @@
 //! Whoever writes afterwards must find out whether they stayed: see [`Comparison::look_again`].
 
 use crate::domain::pairing::{Found, Mark, Pairing};
+use crate::error::faithful;
 use crate::postgres::batch::Batch;
 use crate::postgres::digest::{Digest, Digester};
-use crate::postgres::executor::Sink;
+use crate::postgres::executor::{Sink, together};
 use crate::postgres::rows::Rows;
 use crate::postgres::segment::Segment;
 use crate::postgres::settings;
@@ -68,10 +69,34 @@ fn with_place(shape: Option<pg_sys::TupleDesc>) -> pg_sys::TupleDesc {
     }
 }
 
+/// How the rows that differ are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Rows go before others come, so that these may take their places in unique indexes. Foreign keys are checked when
+    /// all is done: rows of one table may refer to each other.
+    Together,
+    /// The same, but rows come before others go: a foreign key that acts must not lose the rows of a key that is
+    /// written in another way (`1.0` and `1.00`); its index refuses it.
+    Gently,
+    /// Each statement with all that follows from it: foreign keys act on rows that go before these come again, else
+    /// they would act on what comes.
+    Apart,
+}
+
+/// What came of a comparison.
+pub enum Outcome {
+    /// The slice is empty.
+    Empty,
+    /// It has more rows than can be kept in memory.
+    TooLarge,
+    Found(Comparison),
+}
+
 /// How a slice differs from the rows that it is to hold.
 pub struct Comparison {
     /// How many rows the slice holds.
     pub before: u64,
+    pub order: Order,
     /// Where rows are that stay, in order.
     kept: Vec<Place>,
     /// The places of rows that go.
@@ -83,25 +108,41 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether as many rows may be compared in memory.
-    pub fn fits(rows: &Rows) -> bool {
+    /// How many old rows may be kept in memory.
+    fn room() -> u64 {
         let memory = unsafe { pg_sys::work_mem.max(pg_sys::maintenance_work_mem) } as u64 * 1024;
-        rows.count().saturating_mul(Pairing::<Place>::BYTES) <= memory
+        memory / Pairing::<Place>::BYTES
     }
 
     /// Holds the slice to new rows of these columns; changed rows are found by the columns of a key, if there
-    /// is one. `None` if the slice is empty.
-    pub fn of(target: &Segment, columns: &[&str], rows: &Rows, key: Option<&[String]>) -> Option<Self> {
+    /// is one. `cautious` where a foreign key acts on rows that are deleted.
+    pub fn of(
+        target: &Segment,
+        columns: &[&str],
+        rows: &Rows,
+        key: Option<&[String]>,
+        cautious: bool,
+    ) -> Outcome {
+        let order = match (cautious, key) {
+            (false, _) => Order::Together,
+            (true, Some(_)) => Order::Gently,
+            (true, None) => Order::Apart,
+        };
         let key: Option<Vec<usize>> = key.map(|key| {
             let place = |name: &String| columns.iter().position(|column| column == name);
             key.iter().map(|name| place(name).expect("the new rows have the key")).collect()
         });
-        let mut old =
-            Old { columns: columns.len(), key: key.as_deref(), marker: None, pairing: Pairing::default() };
+        let mut old = Old {
+            columns: columns.len(),
+            key: key.as_deref(),
+            marker: None,
+            room: Self::room(),
+            pairing: Some(Pairing::default()),
+        };
         target.look_at_places(columns, &mut old);
-        let mut pairing = old.pairing;
+        let Some(mut pairing) = old.pairing else { return Outcome::TooLarge };
         if pairing.count() == 0 {
-            return None;
+            return Outcome::Empty;
         }
         let shape = rows.batch().shape();
         let mut changed = Batch::new(with_place(Some(shape)));
@@ -127,7 +168,7 @@ impl Comparison {
         }
         let mut kept: Vec<Place> = pairing.kept().collect();
         kept.sort_unstable();
-        Some(Self { before: pairing.count() as u64, kept, gone, changed, fresh })
+        Outcome::Found(Self { before: pairing.count() as u64, order, kept, gone, changed, fresh })
     }
 
     /// How many rows stay as they are.
@@ -139,6 +180,26 @@ impl Comparison {
     /// than a new slice does.
     pub fn pays(&self) -> bool {
         self.kept() * 2 >= self.before
+    }
+
+    /// Whether a row that goes may come again, changed: there is no key to tell.
+    pub fn may_repeat(&self) -> bool {
+        self.order == Order::Apart && self.gone.count() > 0 && self.fresh.count() > 0
+    }
+
+    /// Writes what differs, as whoever calls; says how many rows were deleted, updated and inserted.
+    pub fn write(&self, target: &Segment, columns: &[&str]) -> [u64; 3] {
+        let delete = || target.delete_at(&self.gone);
+        let update = || target.update_at(columns, &self.changed);
+        let insert = || target.insert(columns, &self.fresh);
+        faithful(|| match self.order {
+            Order::Together => together(|| [delete(), update(), insert()]),
+            Order::Gently => together(|| {
+                let inserted = insert();
+                [delete(), update(), inserted]
+            }),
+            Order::Apart => [together(delete), together(update), together(insert)],
+        })
     }
 
     /// Looks at the slice again, as committed now. Somebody who writes without the fence may have changed a row
@@ -182,7 +243,9 @@ struct Old<'k> {
     columns: usize,
     key: Option<&'k [usize]>,
     marker: Option<Marker>,
-    pairing: Pairing<Place>,
+    room: u64,
+    /// `None` if they were too many.
+    pairing: Option<Pairing<Place>>,
 }
 
 impl Sink for Old<'_> {
@@ -191,10 +254,15 @@ impl Sink for Old<'_> {
     }
 
     fn row(&mut self, slot: *mut pg_sys::TupleTableSlot) {
+        let Some(pairing) = &mut self.pairing else { return };
+        if pairing.count() as u64 == self.room {
+            self.pairing = None;
+            return;
+        }
         let marker = self.marker.as_mut().expect("the shape came first");
         unsafe {
             let (row, key) = marker.marks(slot);
-            self.pairing.add(row, key, Place::of(slot, self.columns));
+            pairing.add(row, key, Place::of(slot, self.columns));
         }
     }
 }

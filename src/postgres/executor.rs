@@ -156,6 +156,26 @@ pub const GIVEN: &str = "pg_backfill_rows";
 
 /// Runs a writing statement, and says how many rows it wrote.
 pub fn write(sql: &str, parameters: Option<Pair>, rows: Option<&Batch>) -> u64 {
+    execute(sql, parameters, rows, true)
+}
+
+/// The same within [`together`], which does what triggers do after it.
+pub fn write_part(sql: &str, parameters: Option<Pair>, rows: Option<&Batch>) -> u64 {
+    execute(sql, parameters, rows, false)
+}
+
+/// Makes one statement of several [parts](write_part): what foreign keys and other triggers do after a statement, they
+/// do after the last, when all rows are there that are to be.
+pub fn together<R>(write: impl FnOnce() -> R) -> R {
+    unsafe {
+        pg_sys::AfterTriggerBeginQuery();
+        let written = write();
+        pg_sys::AfterTriggerEndQuery(std::ptr::null_mut());
+        written
+    }
+}
+
+fn execute(sql: &str, parameters: Option<Pair>, rows: Option<&Batch>, whole: bool) -> u64 {
     let text = quote::c_string(sql);
     let name = quote::c_string(GIVEN);
     let mut relation = pg_sys::EphemeralNamedRelationData::default();
@@ -175,16 +195,33 @@ pub fn write(sql: &str, parameters: Option<Pair>, rows: Option<&Batch>) -> u64 {
             let status = pg_sys::SPI_register_relation(&mut relation);
             assert_eq!(status, pg_sys::SPI_OK_REL_REGISTER as i32);
         }
-        let status = pg_sys::SPI_execute_with_args(
-            text.as_ptr(),
-            types.len() as i32,
-            types.as_mut_ptr(),
-            values.as_mut_ptr(),
-            std::ptr::null(),
-            false,
-            0,
-        );
-        assert!(status >= 0, "SPI_execute_with_args: {status}");
+        let count = types.len() as i32;
+        let status = if whole {
+            pg_sys::SPI_execute_with_args(
+                text.as_ptr(),
+                count,
+                types.as_mut_ptr(),
+                values.as_mut_ptr(),
+                std::ptr::null(),
+                false,
+                0,
+            )
+        } else {
+            let plan = pg_sys::SPI_prepare(text.as_ptr(), count, types.as_mut_ptr());
+            assert!(!plan.is_null(), "SPI_prepare: {}", { pg_sys::SPI_result });
+            let latest = std::ptr::null_mut();
+            pg_sys::SPI_execute_snapshot(
+                plan,
+                values.as_mut_ptr(),
+                std::ptr::null(),
+                latest,
+                latest,
+                false,
+                false,
+                0,
+            )
+        };
+        assert!(status >= 0, "SPI: {status}");
         let written = pg_sys::SPI_processed;
         pg_sys::SPI_finish();
         written

@@ -176,18 +176,21 @@ impl Segment {
 
     /// Deletes the slice, as whoever calls; says how many rows it was.
     pub fn delete(&self) -> u64 {
-        self.write(&format!("DELETE FROM {} AS t WHERE {}", self.table.shown(), self.inside()), None)
+        let sql = format!("DELETE FROM {} AS t WHERE {}", self.table.shown(), self.inside());
+        faithful(|| executor::write(&sql, Some(self.bounds.pair), None))
     }
 
-    /// Deletes the rows at some places of the slice, as whoever calls; says how many were there.
+    /// Deletes the rows at some places of the slice, as whoever calls and as a part of a statement; says how many were
+    /// there.
     pub fn delete_at(&self, places: &Batch) -> u64 {
-        self.write(
+        self.write_part(
             &format!("DELETE FROM {} AS t USING {}", self.table.shown(), self.at_places()),
-            Some(places),
+            Some(self.bounds.pair),
+            places,
         )
     }
 
-    /// Gives columns of rows at some places new values, as whoever calls; says how many were there.
+    /// Gives columns of rows at some places new values, in the same way; says how many were there.
     pub fn update_at(&self, columns: &[&str], rows: &Batch) -> u64 {
         let set: Vec<String> = columns
             .iter()
@@ -195,14 +198,17 @@ impl Segment {
             .map(|name| format!("{name} = g.{name}"))
             .collect();
         let (table, set) = (self.table.shown(), set.join(", "));
-        self.write(&format!("UPDATE {table} AS t SET {set} FROM {}", self.at_places()), Some(rows))
+        let sql = format!("UPDATE {table} AS t SET {set} FROM {}", self.at_places());
+        self.write_part(&sql, Some(self.bounds.pair), rows)
     }
 
-    fn write(&self, sql: &str, rows: Option<&Batch>) -> u64 {
-        if rows.is_some_and(|rows| rows.count() == 0) {
-            return 0;
-        }
-        faithful(|| executor::write(sql, Some(self.bounds.pair), rows))
+    /// Inserts new rows, in the same way; says how many.
+    pub fn insert(&self, columns: &[&str], rows: &Batch) -> u64 {
+        self.write_part(&table::insertion(&self.table.shown(), columns), None, rows)
+    }
+
+    fn write_part(&self, sql: &str, bounds: Option<Pair>, rows: &Batch) -> u64 {
+        if rows.count() == 0 { 0 } else { executor::write_part(sql, bounds, Some(rows)) }
     }
 }
 

@@ -26,6 +26,14 @@ pub struct Table {
     pub local: bool,
 }
 
+/// A foreign key of any table: it notices a row that is deleted, even if it comes again.
+pub struct Referrer {
+    pub name: String,
+    pub table: pg_sys::Oid,
+    /// Whether it then deletes or changes the rows that refer to it.
+    pub acts: bool,
+}
+
 const RELATION: &str = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relowner,
         c.relkind::pg_catalog.text,
         EXISTS (SELECT FROM pg_catalog.pg_trigger t
@@ -60,8 +68,14 @@ const KEY: &str = "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.tex
           WHERE (o.indisunique OR o.indisexclusion) AND o.indexrelid <> i.indexrelid
             AND o.indexrelid NOT IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(i.indexrelid) p))";
 
-const REFERENCED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint c
-    WHERE c.contype = 'f' AND c.confrelid = $1)";
+/// One that acts first, then one that was written down, before the copies that PostgreSQL keeps for partitions.
+const REFERRER: &str = "WITH RECURSIVE tree AS (
+        SELECT $1 AS relid UNION
+        SELECT i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relid)
+    SELECT c.conname::pg_catalog.text, c.conrelid, c.confdeltype IN ('c', 'n', 'd')
+    FROM pg_catalog.pg_constraint c
+    WHERE c.contype = 'f' AND c.confrelid IN (SELECT t.relid FROM tree t)
+    ORDER BY 3 DESC, c.conparentid, c.oid LIMIT 1";
 
 /// Whether relations of a kind (`relkind`) hold rows that a slice can be made of.
 pub fn holds_slices(kind: &str) -> bool {
@@ -120,9 +134,10 @@ impl Table {
         catalog(KEY, self.oid, |row| row.get::<Vec<String>>(1)).into_iter().next().flatten()
     }
 
-    /// Whether foreign keys refer to it: they notice a row that is deleted, even if it comes again.
-    pub fn is_referenced(&self) -> bool {
-        catalog(REFERENCED, self.oid, |row| row.at(1)).contains(&true)
+    /// A foreign key that refers to it or to a part of it; one that acts, if there is one.
+    pub fn referrer(&self) -> Option<Referrer> {
+        let decode = |row: &spi::Row| Referrer { name: row.at(1), table: row.at(2), acts: row.at(3) };
+        catalog(REFERRER, self.oid, decode).into_iter().next()
     }
 
     /// The table for a statement that the parser has yet to analyse.
@@ -137,8 +152,12 @@ pub fn list(columns: &[&str]) -> String {
     columns.iter().map(|name| quote::identifier(name)).collect::<Vec<_>>().join(", ")
 }
 
+/// The statement that inserts the given rows.
+pub fn insertion(table: &str, columns: &[&str]) -> String {
+    format!("INSERT INTO {table} ({}) SELECT * FROM {}", list(columns), executor::GIVEN)
+}
+
 /// Inserts new rows, as whoever calls; says how many.
 pub fn insert(table: &str, columns: &[&str], rows: &Batch) -> u64 {
-    let sql = format!("INSERT INTO {table} ({}) SELECT * FROM {}", list(columns), executor::GIVEN);
-    faithful(|| executor::write(&sql, None, Some(rows)))
+    faithful(|| executor::write(&insertion(table, columns), None, Some(rows)))
 }
