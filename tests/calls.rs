@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 69] = [
+pub const CALLS: [Call; 70] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -126,6 +126,11 @@ pub const CALLS: [Call; 69] = [
         "fence_guard",
         Level::Owner,
         "CREATE TRIGGER guard AFTER INSERT ON clicks FOR EACH ROW EXECUTE FUNCTION backfill.fence_guard('refuse')",
+    ),
+    call(
+        "fence_look_first",
+        Level::Superuser,
+        "CREATE TRIGGER look AFTER UPDATE ON backfill.run_data FOR EACH ROW EXECUTE FUNCTION backfill.fence_look_first()",
     ),
     call("pool_define", Level::Superuser, "SELECT pool_define('live', 9)"),
     call("pool_pause", Level::Superuser, "SELECT pool_pause('live', 'why')"),
