@@ -84,8 +84,8 @@ fn medians(server: &Server, rows: u64, percent: u64) -> Result<Vec<Cost>> {
     let mut costs = vec![vec![]; WAYS.len()];
     for _ in 0..ROUNDS {
         for ((name, way), costs) in WAYS.iter().zip(&mut costs) {
-            let keep = if *way == Way::Keeping { "'1 day'" } else { "NULL" };
-            server.psql(OURS, &format!("\\set keep {keep}\n{reset}"))?;
+            let keep = if *way == Way::Keeping { "1 day" } else { "" };
+            server.psql(OURS, &format!("\\set keep '{keep}'\n{reset}"))?;
             let statements = match way {
                 Way::Statements(statements) => (*statements).to_owned(),
                 Way::Strategy | Way::Keeping => format!(

@@ -8,4 +8,4 @@ VACUUM ANALYZE sales, source;
 -- As if the run had not changed the slice before: what was there is kept by the first publication that does.
 TRUNCATE backfill.kept_data, backfill.kept_row_data;
 INSERT INTO backfill.kept_data SELECT token, pipeline_id, NULL, false, '{}', 0, 0, '', 'infinity', NULL FROM backfill.run_data;
-UPDATE backfill.pipeline_data SET keep_previous = :keep;
+UPDATE backfill.pipeline_data SET keep_previous = NULLIF(:'keep', '')::interval;
