@@ -82,35 +82,35 @@ CREATE FUNCTION backfill_pause(plan_id bigint, reason text) RETURNS text
     AS 'MODULE_PATHNAME', 'backfill_pause_wrapper';
 REVOKE ALL ON FUNCTION backfill_pause(bigint, text) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_pause(bigint, text) IS
-'Stops the plan from the next claim on; leases that are held go on. Answers paused or unchanged. Errors: 55000 for a draft or a cancelled plan, 22023 without a reason, 42704, 42501, 25006.';
+'Stops the plan from the next claim on; leases that are held go on. Answers paused or unchanged. Errors: 55000 for a draft, a cancelled or a reverted plan, 22023 without a reason, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_resume(plan_id bigint) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'backfill_resume_wrapper';
 REVOKE ALL ON FUNCTION backfill_resume(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_resume(bigint) IS
-'Lets a plan go on that was paused by a person, by its canary or by a failure (on_failure => ''stop''). Answers resumed or unchanged. Errors: 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+'Lets a plan go on that was paused by a person, by its canary or by a failure (on_failure => ''stop''). Answers resumed or unchanged. Errors: 55000 for a draft, a cancelled or a reverted plan, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_retry(plan_id bigint) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'backfill_retry_wrapper';
 REVOKE ALL ON FUNCTION backfill_retry(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_retry(bigint) IS
-'Runs the windows again that failed or were refused in the plan, exactly those, with a new count of attempts, and answers how many. The plan owns them again. Errors: BF009 where another plan owns one or it is leased, 55000 for a draft, a cancelled plan or one whose pool was dropped, 42704, 42501, 25006.';
+'Runs the windows again that failed or were refused in the plan, exactly those, with a new count of attempts, and answers how many. The plan owns them again. Errors: BF009 where another plan owns one or it is leased, 55000 for a draft, a cancelled or a reverted plan, or one whose pool was dropped, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_adjust(plan_id bigint, concurrency int DEFAULT NULL, priority int DEFAULT NULL) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'backfill_adjust_wrapper';
 REVOKE ALL ON FUNCTION backfill_adjust(bigint, int, int) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_adjust(bigint, int, int) IS
-'Changes how many windows of the plan run at once (1 to 10000) and its priority, from the next claim on; NULL leaves one as it is. A lower concurrency ends nothing. Answers what holds now, or unchanged. Errors: 22023, 55000 for a draft or a cancelled plan, 42704, 42501, 25006.';
+'Changes how many windows of the plan run at once (1 to 10000) and its priority, from the next claim on; NULL leaves one as it is. A lower concurrency ends nothing. Answers what holds now, or unchanged. Errors: 22023, 55000 for a draft, a cancelled or a reverted plan, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_extend(plan_id bigint) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'backfill_extend_wrapper';
 REVOKE ALL ON FUNCTION backfill_extend(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_extend(bigint) IS
-'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: 54000 for more than 10 million windows, BF004 where the code version moved, 55000 for a draft, a cancelled plan or one whose pool was dropped, 42704, 42501, 25006.';
+'Appends to the plan what its request selects now and did not then, windows that became due since above all, and answers how many. Errors: 54000 for more than 10 million windows, BF004 where the code version moved, 55000 for a draft, a cancelled or a reverted plan, or one whose pool was dropped, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill_progress(plan_id bigint) RETURNS backfill.progress
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp

@@ -18,7 +18,7 @@ CREATE FUNCTION backfill_sweep(OUT dropped bigint, OUT left_over bigint)
     AS 'MODULE_PATHNAME', 'backfill_sweep_wrapper';
 REVOKE ALL ON FUNCTION backfill_sweep() FROM PUBLIC;
 COMMENT ON FUNCTION backfill_sweep() IS
-'Drops the staging tables of attempts that have ended or were revoked, and what was in quarantine for 30 days: up to 1,000 tables a call. Those that a transaction uses, or that a view depends on, are left over. For superusers. Errors: 42501, 25006.';
+'Drops the staging tables of attempts that have ended or were revoked, and what was in quarantine for 30 days: up to 1,000 tables a call; and as many slices whose time to be kept is over (backfill.kept_slices). Those that a transaction uses, or that a view depends on, are left over. For superusers. Errors: 42501, 25006.';
 
 CREATE FUNCTION backfill.stage_bytes(relation regclass) RETURNS bigint
     LANGUAGE c STABLE STRICT SET search_path = pg_catalog, pg_temp

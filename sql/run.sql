@@ -24,7 +24,7 @@ CREATE TABLE backfill.run_data (
     attempt        int         NOT NULL,                -- counts within the plan or the live right
     seq            bigint      NOT NULL,                -- place in the plan; position of a live window
     in_order       boolean     NOT NULL,                -- handed out as the next of its plan; not asked for by its key
-    run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill', 'adopted')),
+    run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill', 'adopted', 'reverted', 'withdrawn')),
     pool_id        int         NOT NULL,
     pool_slot      int         NOT NULL,
     pool_gen       bigint      NOT NULL,
@@ -47,9 +47,13 @@ CREATE TABLE backfill.run_data (
     sqlstate       text,
     metrics        jsonb,
     has_effects    boolean     NOT NULL DEFAULT false,  -- it emitted some that its end makes ready
+    restores       bigint,                              -- the run that made the slice which this one put back
     CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (outcome <> 'done' OR published_at IS NOT NULL)),
     -- Rows that were in the target before the ledger knew them: nobody produced them under a lease.
-    CHECK (run_kind <> 'adopted' OR outcome = 'done' AND attempt = 0 AND worker IS NULL)
+    CHECK (run_kind <> 'adopted' OR outcome = 'done' AND attempt = 0 AND worker IS NULL),
+    -- A plan was reverted: an earlier slice is there again under this token, or (withdrawn) none is, as before the plan.
+    CHECK (run_kind NOT IN ('reverted', 'withdrawn') OR plan_id = 0 AND attempt = 0 AND worker IS NULL),
+    CHECK ((run_kind = 'reverted') = (restores IS NOT NULL))
 ) WITH (fillfactor = 70);
 -- No index may name a column that the fence or the end of a run writes, or their updates stop being HOT.
 CREATE UNIQUE INDEX run_window ON backfill.run_data (pipeline_id, window_start, turn);
@@ -57,7 +61,7 @@ CREATE UNIQUE INDEX run_pool ON backfill.run_data (pool_id, pool_slot, pool_gen)
 CREATE UNIQUE INDEX run_limit ON backfill.run_data (pipeline_id, plan_id, limit_slot, limit_gen);
 -- How far claims have come with the list of a plan. A window that was asked for by its key moves nobody on.
 CREATE INDEX run_plan ON backfill.run_data (plan_id, seq) WHERE in_order;
-COMMENT ON TABLE backfill.run_data IS 'The log of attempts. The open ones are the leases; the newest one of a window that published rows is its slice.';
+COMMENT ON TABLE backfill.run_data IS 'The log of attempts. The open ones are the leases; the newest one of a window that published rows is its slice, unless it withdrew it.';
 
 CREATE TABLE backfill.heartbeat_data (
     token      bigint      NOT NULL PRIMARY KEY,

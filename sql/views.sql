@@ -16,7 +16,7 @@ COMMENT ON VIEW backfill.readable_data IS 'Pipelines that the current user may r
 CREATE VIEW backfill.pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, p.owner, p.cadence, p.given_start AS start_at, p.time_zone, p.target, p.slice_column, p.query,
        p.code_version, o.name AS pool, p.max_active, p.backlog, p.catchup, p.delay, p.lease_for, p.max_attempts,
-       p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.description,
+       p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.keep_previous, p.description,
        p.active_since, p.paused_at, p.paused_by, p.pause_reason, p.created_at, p.created_by, p.changed_at, p.changed_by
 FROM backfill.readable_data v
 JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id
@@ -58,10 +58,10 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_
        r.window_start, r.window_end, NULLIF(r.plan_id, 0) AS plan_id, r.attempt, r.run_kind, r.worker, r.role,
        r.code_version, r.as_of, r.started_at, r.ended_at AS finished_at,
        CASE WHEN r.ended_at IS NOT NULL THEN r.outcome WHEN r.void_reason IS NOT NULL THEN 'revoked' END AS outcome,
-       r.rows, r.digest, CASE WHEN r.ended_at IS NOT NULL THEN r.error ELSE r.void_reason END AS error, r.sqlstate, r.allow_shrink, r.metrics
+       r.rows, r.digest, CASE WHEN r.ended_at IS NOT NULL THEN r.error ELSE r.void_reason END AS error, r.sqlstate, r.allow_shrink, r.metrics, r.restores
 FROM backfill.run_void_data r
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id;
-COMMENT ON VIEW backfill.runs IS 'Every attempt at a window; outcome is NULL while it is open.';
+COMMENT ON VIEW backfill.runs IS 'Every attempt at a window; outcome is NULL while it is open. Where a plan was reverted, one of the kind reverted put the slice of the token restores back, and one of the kind withdrawn left the window without a slice.';
 
 CREATE VIEW backfill.leases WITH (security_barrier) AS
 SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
@@ -94,12 +94,12 @@ SELECT pl.plan_id, v.name AS pipeline, n.state,
        CASE WHEN n.state = 'paused' THEN n.paused_by END AS paused_by,
        CASE WHEN n.state = 'paused' THEN pl.paused_at END AS paused_at,
        CASE WHEN n.state = 'paused' THEN n.pause_reason END AS pause_reason,
-       pl.cancelled_by, pl.cancelled_at, pl.cancel_reason
+       pl.cancelled_by, pl.cancelled_at, pl.cancel_reason, pl.reverted_by, pl.reverted_at, pl.revert_reason
 FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
 JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
 JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id;
-COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), completed, partial (some windows failed or were refused), cancelled. actual is what a plan took, under the keys of its estimate, and eta when a running one will end; both are computed when they are asked for.';
+COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), completed, partial (some windows failed or were refused), cancelled, reverted. actual is what a plan took, under the keys of its estimate, and eta when a running one will end; both are computed when they are asked for.';
 
 CREATE VIEW backfill.plan_events WITH (security_barrier) AS
 SELECT e.plan_id, v.name AS pipeline, e.happened_at, e.who, e.what, e.why
@@ -118,12 +118,14 @@ COMMENT ON VIEW backfill.plan_declined IS 'Windows of a plan''s range that are n
 CREATE VIEW backfill.slice_history WITH (security_barrier) AS
 SELECT v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
        r.window_start, r.window_end, p.target, r.token, r.code_version, NULLIF(r.plan_id, 0) AS plan_id, r.worker,
-       r.as_of, r.rows, r.digest, r.allow_shrink, r.published_at,
-       pg_catalog.lead(r.published_at) OVER (PARTITION BY r.pipeline_id, r.window_start ORDER BY r.turn) AS replaced_at
-FROM backfill.run_data r
+       r.as_of, r.rows, r.digest, r.allow_shrink, r.published_at, r.replaced_at
+FROM (
+    SELECT n.*, pg_catalog.lead(n.published_at) OVER (PARTITION BY n.pipeline_id, n.window_start ORDER BY n.turn) AS replaced_at
+    FROM backfill.run_data n WHERE n.published_at IS NOT NULL
+) r
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
-WHERE r.published_at IS NOT NULL;
+WHERE r.run_kind <> 'withdrawn';
 COMMENT ON VIEW backfill.slice_history IS 'Every slice that was ever published, also by an attempt that did not end as done; replaced_at is NULL for the one that the target holds now.';
 
 CREATE VIEW backfill.slices WITH (security_barrier) AS
@@ -190,7 +192,7 @@ SELECT r.worker, r.role, pg_catalog.count(*) FILTER (WHERE r.outcome IS NULL) AS
        pg_catalog.count(*) FILTER (WHERE r.outcome = 'done') AS done,
        pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'refused', 'expired')) AS failed,
        pg_catalog.max(GREATEST(r.started_at, r.finished_at)) AS last_seen
-FROM backfill.runs r WHERE r.run_kind <> 'adopted' GROUP BY r.worker, r.role;
+FROM backfill.runs r WHERE r.run_kind NOT IN ('adopted', 'reverted', 'withdrawn') GROUP BY r.worker, r.role;
 COMMENT ON VIEW backfill.workers IS 'Workers by the name that they claimed with.';
 
 CREATE VIEW backfill.blocked WITH (security_barrier) AS

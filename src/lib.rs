@@ -51,6 +51,7 @@ extension_sql_file!("../sql/protection.sql", name = "protection", requires = ["w
 extension_sql_file!("../sql/views.sql", name = "views", requires = ["protection"]);
 extension_sql_file!("../sql/slice.sql", name = "slice", requires = ["views"]);
 extension_sql_file!("../sql/quarantine.sql", name = "quarantine", requires = ["slice"]);
+extension_sql_file!("../sql/kept.sql", name = "kept", requires = ["views"]);
 extension_sql_file!("../sql/audit.sql", name = "audit", requires = ["views"]);
 extension_sql_file!("../sql/dump.sql", name = "dump", finalize);
 

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 68] = [
+pub const CALLS: [Call; 70] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -82,6 +82,7 @@ pub const CALLS: [Call; 68] = [
     call("backfill_retry", Level::Operate, "SELECT backfill_retry(1)"),
     call("backfill_adjust", Level::Operate, "SELECT backfill_adjust(1, 1)"),
     call("backfill_extend", Level::Operate, "SELECT backfill_extend(1)"),
+    call("backfill_revert", Level::Operate, "SELECT backfill_revert(3, 'why')"),
     call("window_skip", Level::Operate, "SELECT window_skip('clicks', '2024-04-01', '2024-04-02', 'why')"),
     call(
         "window_unskip",
@@ -126,6 +127,11 @@ pub const CALLS: [Call; 68] = [
         Level::Owner,
         "CREATE TRIGGER guard AFTER INSERT ON clicks FOR EACH ROW EXECUTE FUNCTION backfill.fence_guard('refuse')",
     ),
+    call(
+        "fence_look_first",
+        Level::Superuser,
+        "CREATE TRIGGER look AFTER UPDATE ON backfill.run_data FOR EACH ROW EXECUTE FUNCTION backfill.fence_look_first()",
+    ),
     call("pool_define", Level::Superuser, "SELECT pool_define('live', 9)"),
     call("pool_pause", Level::Superuser, "SELECT pool_pause('live', 'why')"),
     call("pool_resume", Level::Superuser, "SELECT pool_resume('live')"),
@@ -134,8 +140,8 @@ pub const CALLS: [Call; 68] = [
     call("backfill_new_epoch", Level::Superuser, "SELECT backfill_new_epoch('why')"),
 ];
 
-/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, an effect of its last window, and rows in
-/// quarantine of the one before.
+/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, a plan that is over, an effect of the first
+/// plan's last window, and rows in quarantine of the one before.
 pub struct World {
     pub database: Database,
     pub owner: String,
@@ -157,7 +163,8 @@ impl World {
              GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
              SET ROLE {owner};
              SELECT pipeline_define('clicks', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
-                                    query => 'SELECT $1, current_user::text', expected_duration => '1 minute');
+                                    query => 'SELECT $1, current_user::text', expected_duration => '1 minute',
+                                    keep_previous => '1 hour');
              SELECT pipeline_audit('clicks', 'any', 'SELECT true FROM slice LIMIT 1');
              RESET ROLE;
              SELECT pool_define('backfill', 8);
@@ -177,6 +184,12 @@ impl World {
         let plan =
             admin.one("SELECT plan_id FROM backfill_plan('clicks', '2024-02-01', '2024-02-03', 'more')", &[]);
         let id = admin.one("SELECT pipeline_id FROM backfill.pipeline_data", &[]);
+        admin.run(
+            "SELECT backfill_plan('clicks', '2024-02-10', '2024-02-11', 'over', expect => 1);
+             SELECT replace_partition(token)
+             FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-02-10');
+             DELETE FROM clicks",
+        );
         let token = claim(&mut admin, "clicks");
         let effect = admin.one("SELECT id FROM backfill.effects", &[]);
         Self { database, owner, token, plan, id, effect, kept }

@@ -7,6 +7,8 @@ mod owning;
 mod pricing;
 mod progressing;
 mod proposing;
+mod reverting;
+mod reverting_beside;
 mod size;
 
 use pgrx_tests::Session;

@@ -243,7 +243,7 @@ fn fill_every_view(database: &Database) {
          GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
          SET ROLE {owner};
          SELECT pipeline_define('bobs', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
-                                query => 'SELECT $1');
+                                query => 'SELECT $1', keep_previous => '1 day');
          SELECT pipeline_audit('bobs', 'some', 'SELECT count(*) > 0 FROM slice');
          RESET ROLE;
          SELECT backfill_plan('bobs', '2024-01-01', '2024-01-02', 'first', expect => 1);

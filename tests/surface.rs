@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 53] = [
+const ROUTINES: [(&str, &str, &str); 54] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -55,6 +55,7 @@ const ROUTINES: [(&str, &str, &str); 53] = [
     ("backfill_release", "token bigint", "text"),
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),
+    ("backfill_revert", "plan_id bigint, reason text", "bigint"),
     ("backfill_stage", "token bigint", "regclass"),
     ("backfill_sweep", "", "TABLE(dropped bigint, left_over bigint)"),
     (
@@ -136,7 +137,7 @@ const ROUTINES: [(&str, &str, &str); 53] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 23] = [
+const COLUMNS: [(&str, &str); 24] = [
     ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
     ("effects", "id, pipeline, window_key, effect, key, state"),
     (
@@ -150,6 +151,7 @@ const COLUMNS: [(&str, &str); 23] = [
          effects, as_of, target, write_to, publish, query, params, lease_for, expires_at",
     ),
     ("grids", "pipeline, since, until, cadence, start_at, time_zone"),
+    ("kept_slices", "token, pipeline, window_key, plan_id, previous_token, rows, bytes, kept_until"),
     ("missed", "pipeline, windows, oldest, newest"),
     ("pipelines", "pipeline, owner, cadence, start_at, time_zone, target, query, code_version"),
     ("plan_declined", "plan_id, range_start, range_end, windows, reason"),
@@ -289,7 +291,7 @@ fn every_argument_has_a_name() {
 
 /// Functions that read a user's names or query and pin what they run themselves, a procedure that commits and so
 /// can carry no setting, and what has no name to look up.
-const NOT_PINNED: [&str; 13] = [
+const NOT_PINNED: [&str; 14] = [
     "backfill_plan",
     "backfill_work",
     "bound_in",
@@ -297,6 +299,7 @@ const NOT_PINNED: [&str; 13] = [
     "bound_recv",
     "bound_send",
     "fence_guard",
+    "fence_look_first",
     "pipeline_alter",
     "pipeline_audit",
     "pipeline_define",
@@ -549,7 +552,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 84] = [
+const ERRORS: [(&str, &str, &str); 91] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -647,6 +650,17 @@ const ERRORS: [(&str, &str, &str); 84] = [
     ),
     ("55000", "", "SELECT pool_drop('live')"),
     ("55000", "", "SELECT backfill_retry(2)"),
+    ("55000", "", "SELECT backfill_revert(2, 'why')"),
+    ("22023", "", "SELECT backfill_revert(3, ' ')"),
+    ("22004", "", "SELECT backfill_revert(NULL, 'why')"),
+    ("42704", "", "SELECT backfill_revert(99, 'why')"),
+    (
+        "55000",
+        "SELECT window_lock('clicks', '2024-02-10', '2024-02-11', 'why')",
+        "SELECT backfill_revert(3, 'why')",
+    ),
+    ("55000", "SELECT backfill_revert(3, 'why')", "SELECT backfill_revert(3, 'why')"),
+    ("22023", "", "SELECT pipeline_alter('clicks', '{\"keep_previous\": \"0\"}')"),
     ("22023", "", "SELECT effect_take('mail', 0)"),
     ("22023", "", "SELECT backfill_plan('clicks', '2024-03-02', '2024-03-01', 'why')"),
     ("22023", "", "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', ' ')"),
@@ -739,7 +753,7 @@ fn routines_that_write_say_so_in_a_transaction_that_may_not() {
     for call in CALLS {
         let outcome = session.try_run(&world.sql(&call));
         // That of a trigger is PostgreSQL's to refuse.
-        if call.routine == "fence_guard" {
+        if ["fence_guard", "fence_look_first"].contains(&call.routine) {
             assert_sqlstate!(outcome, "25006");
         } else if writing.iter().any(|name| name == call.routine) {
             let failure = assert_sqlstate!(outcome, "25006");

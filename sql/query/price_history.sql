@@ -3,7 +3,7 @@
 SELECT r.token, NULL::pg_catalog.int8, r.window_start, r.window_end, r.rows, r.started_at, r.ended_at,
        COALESCE(r.outcome = 'done', false)
 FROM (
-    SELECT n.* FROM backfill.run_data n WHERE n.pipeline_id = $1 AND n.run_kind <> 'adopted'
+    SELECT n.* FROM backfill.run_data n WHERE n.pipeline_id = $1 AND n.run_kind NOT IN ('adopted', 'reverted', 'withdrawn')
     ORDER BY n.window_start DESC LIMIT 500
 ) r
 UNION ALL

@@ -10,7 +10,9 @@ WITH runs AS (
 ), newest AS (
     SELECT DISTINCT ON (window_start) * FROM runs ORDER BY window_start, turn DESC
 ), slice AS (
-    SELECT DISTINCT ON (window_start) * FROM runs WHERE published_at IS NOT NULL ORDER BY window_start, turn DESC
+    SELECT * FROM (
+        SELECT DISTINCT ON (window_start) * FROM runs WHERE published_at IS NOT NULL ORDER BY window_start, turn DESC
+    ) p WHERE p.run_kind <> 'withdrawn'
 ), changed AS (
     SELECT d.window_start, pg_catalog.max(d.token) AS token
     FROM (

@@ -14,6 +14,7 @@ pub mod pool;
 pub mod progress;
 pub mod protection;
 pub mod quarantine;
+pub mod reversion;
 pub mod slice;
 pub mod waiting;
 pub mod window;

@@ -58,13 +58,8 @@ const GRID: [&str; 3] = ["cadence", "start_at", "time_zone"];
 const SWITCH_AT: &str = "switch_at";
 
 /// Settings that the contract names and a later release builds, with the value that asks for nothing.
-fn not_built() -> [(&'static str, Value); 4] {
-    [
-        ("on_mixture", json!("warn")),
-        ("on_impure", json!("warn")),
-        ("keep_previous", Value::Null),
-        ("stamp_column", Value::Null),
-    ]
+fn not_built() -> [(&'static str, Value); 3] {
+    [("on_mixture", json!("warn")), ("on_impure", json!("warn")), ("stamp_column", Value::Null)]
 }
 
 #[pg_extern(sql = false)]
@@ -194,12 +189,13 @@ struct Checked {
     max_shrink: f32,
     description: Option<String>,
     depends_on_past: bool,
+    keep_previous: Option<Span>,
 }
 
 /// PostgreSQL reads the texts as the types of the settings.
 const TYPED: &str = "SELECT s.cadence, s.delay, s.lease_for, s.run_timeout, s.retry_delay, s.source_retention,
         s.expected_duration, s.backlog, s.catchup, s.max_active, s.max_attempts, s.max_shrink, s.cost_per_hour,
-        s.target, s.slice_column::pg_catalog.text, s.depends_on_past
+        s.target, s.slice_column::pg_catalog.text, s.depends_on_past, s.keep_previous
     FROM pg_catalog.jsonb_populate_record(NULL::backfill.pipeline_settings, $1) s";
 
 /// 100 years as intervals compare: what is longer was not meant, 'infinity' above all.
@@ -232,6 +228,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             row.get::<pg_sys::Oid>(14),
             row.get::<String>(15),
             row.get::<bool>(16),
+            span(17),
         )
     })
     .expect("one row");
@@ -243,6 +240,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         relation,
         column,
         depends_on_past,
+        keep_previous,
     ) = typed;
     let required = |name: &str| {
         invalid(
@@ -336,6 +334,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         max_shrink,
         description: text("description"),
         depends_on_past,
+        keep_previous: long("keep_previous", keep_previous, 1)?,
     })
 }
 
@@ -344,7 +343,7 @@ macro_rules! setting_columns {
         "target, slice_column, query, query_path, code_version, backlog, catchup, \
          delay, pool_id, max_active, lease_for, run_timeout, max_attempts, retry_delay, source_retention, \
          expected_duration, cost_per_hour, max_shrink, description, \
-         depends_on_past"
+         depends_on_past, keep_previous"
     };
 }
 const INSERT: &str = concat!(
@@ -352,14 +351,14 @@ const INSERT: &str = concat!(
     setting_columns!(),
     ", cadence, start_local, start_at, time_zone, given_start) \
      VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $25)"
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $26)"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET max_active_before = GREATEST(max_active_before, max_active), \
        (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22, $23) WHERE pipeline_id = $1"
 );
 
 impl Checked {
@@ -386,6 +385,7 @@ impl Checked {
             self.max_shrink.into(),
             self.description.as_deref().into(),
             self.depends_on_past.into(),
+            self.keep_previous.into(),
         ]
     }
 

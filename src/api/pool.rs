@@ -103,7 +103,7 @@ const USERS: &str = "SELECT pg_catalog.format('pipeline \"%s\"', p.name) FROM ba
     UNION ALL
     SELECT pg_catalog.format('plan %s', pl.plan_id) FROM backfill.plan_data pl
         JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id
-        WHERE pl.pool_id = $1 AND pl.state <> 'cancelled' AND NOT n.is_over
+        WHERE pl.pool_id = $1 AND pl.state NOT IN ('cancelled', 'reverted') AND NOT n.is_over
     UNION ALL
     SELECT pg_catalog.format('the lease of token %s', o.token) FROM backfill.open_run_data o
         JOIN backfill.run_void_data r ON r.token = o.token

@@ -41,7 +41,8 @@ fn progress(plan_id: i64) -> Result<Composite> {
     let now = datum::clock();
     let remaining = eta.map(|eta| eta.micros_since(now).max(0));
     let ended = counts.done + counts.failed + counts.skipped + counts.running;
-    let waiting = if state == "cancelled" { 0 } else { (counts.windows - ended).max(0) };
+    let waiting =
+        if matches!(state.as_str(), "cancelled" | "reverted") { 0 } else { (counts.windows - ended).max(0) };
     let bar = counts.bar(&state, remaining.map(|micros| micros as f64 / 1e6));
     Ok(composite(
         "progress",

@@ -6,7 +6,7 @@ use crate::ledger::rights::{self, Level};
 use crate::ledger::run::{self, Run};
 use crate::ledger::stage::{self, Stage};
 use crate::ledger::window::require_reason;
-use crate::ledger::{acceptance, gate};
+use crate::ledger::{acceptance, gate, kept};
 use crate::postgres::composite::Composite;
 use crate::postgres::{role, session, settings};
 use pgrx::prelude::*;
@@ -73,11 +73,12 @@ fn discard(token: i64) -> Result<i64> {
         .hint("Repeat the call when it has ended."))
 }
 
-/// One call drops no more than so many tables: each holds a lock to the end of the transaction.
+/// One call drops no more than so many tables, each of which holds a lock to the end of the transaction, and kept slices.
 const AT_ONCE: usize = 1_000;
 
 fn sweep() -> Result<(i64, i64)> {
     role::require_superuser("backfill_sweep")?;
     session::require_writable()?;
-    Ok(stage::sweep(None, AT_ONCE))
+    let (stages, kept) = (stage::sweep(None, AT_ONCE), kept::sweep(AT_ONCE));
+    Ok((stages.0 + kept.0, stages.1 + kept.1))
 }

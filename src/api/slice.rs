@@ -148,7 +148,7 @@ fn consent(run: &Run, wish: &Wish) -> Option<String> {
 }
 
 /// The target of a run, locked.
-fn open(run: &Run) -> Result<Segment> {
+pub fn open(run: &Run) -> Result<Segment> {
     let pipeline = &run.pipeline;
     let (Some(oid), Some(column)) = (pipeline.target, pipeline.slice_column.as_deref()) else {
         return Err(Error::new(Code::NotInState, format!("pipeline \"{}\" has no target", pipeline.name))

@@ -1,7 +1,7 @@
 //! Looking at windows.
 
 use crate::domain::bound::instant_text;
-use crate::domain::lifecycle::State;
+use crate::domain::lifecycle::{Outcome, State};
 use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Result, answer};
@@ -262,6 +262,11 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
             ),
             _ => "It may start by itself when a worker claims it.".to_owned(),
         },
+        State::Missed if record.newest == Some(Outcome::Done) => {
+            "Its plan was reverted, and before that it had no slice. It does not start by itself; an approved plan can \
+             run it."
+                .to_owned()
+        }
         State::Missed => {
             "It is due and did not run, and the catchup rule does not let it start by itself. An approved plan \
              can run it."

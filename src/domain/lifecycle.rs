@@ -9,6 +9,8 @@
 //!   missed ─▶ queued (in an approved plan) ─▶ leased
 //!      └────▶ adopted (its rows were in the target before)
 //!
+//!   done ─▶ missed, where its plan is reverted and it had no slice before; to done or stale where it had one
+//!
 //!   locked, skipped   a person closed the window: from every state, and back when that is lifted
 //!   blocked           in place of queued or eligible, while a window before it is in its way; and stale for done, where
 //!                     that was built again: see `ledger::sequence`

@@ -90,6 +90,12 @@ pub fn note(pipeline_id: i64, pool_id: i32, token: i64) {
     look_first();
 }
 
+/// For a call that holds the pipeline's decisions to the end of its transaction, when it has written all under a token:
+/// nobody can end that right before the COMMIT, which need not look.
+pub fn dismiss(token: i64) {
+    PASSED.with_borrow_mut(|list| list.retain(|passed| passed.token != token));
+}
+
 /// The tokens whose fence the transaction came to.
 pub fn tokens() -> Vec<i64> {
     PASSED.with_borrow(|list| list.iter().map(|passed| passed.token).collect())

@@ -122,7 +122,7 @@ const NEWEST: &str = "SELECT GREATEST(
     (SELECT r.window_start FROM backfill.run_data r WHERE r.pipeline_id = $1 ORDER BY r.window_start DESC LIMIT 1),
     (SELECT m.window_start FROM backfill.mark_data m WHERE m.pipeline_id = $1 ORDER BY m.window_start DESC LIMIT 1),
     (SELECT w.window_start FROM backfill.plan_window_data w JOIN backfill.plan_data pl ON pl.plan_id = w.plan_id
-     WHERE w.pipeline_id = $1 AND pl.state NOT IN ('draft', 'cancelled') ORDER BY w.window_start DESC LIMIT 1))";
+     WHERE w.pipeline_id = $1 AND pl.state NOT IN ('draft', 'cancelled', 'reverted') ORDER BY w.window_start DESC LIMIT 1))";
 
 /// The end of the newest window that a run, a mark or a plan names.
 fn newest_end(pipeline: &Pipeline) -> Option<Instant> {

@@ -51,6 +51,22 @@ const MARK_STALE: &str = concat!(
     SET reason = excluded.reason, marked_by = excluded.marked_by, marked_at = excluded.marked_at, token = excluded.token"
 );
 
+const MARK_EACH: &str = concat!(
+    "INSERT INTO backfill.mark_data (pipeline_id, window_start, mark, reason, marked_by, token)
+    SELECT $1, w.window_start, $4, w.reason, $5, ",
+    last_token!(),
+    " FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3)) AS w (window_start, reason)"
+);
+
+/// Gives windows a mark, each for its own reason, in place of the one that stands.
+pub fn mark_again(mark: Mark, pipeline_id: i64, windows: Vec<(Instant, String)>, because: &str, by: &str) {
+    let (starts, reasons): (Vec<Instant>, Vec<String>) = windows.into_iter().unzip();
+    let args = [pipeline_id.into(), starts.clone().into(), mark.name().into(), because.into(), by.into()];
+    spi::run_bulk(LIFT, &args);
+    let args = [pipeline_id.into(), starts.into(), reasons.into(), mark.name().into(), by.into()];
+    spi::run_bulk(MARK_EACH, &args);
+}
+
 impl Decision {
     /// Reads what every call of this kind is given. The caller must hold level "operate" on the pipeline (42501).
     pub fn read(

@@ -40,6 +40,8 @@ pub struct Pipeline {
     pub expected_duration: Option<Span>,
     pub cost_per_hour: Option<f64>,
     pub max_shrink: f32,
+    /// How long what plans replace is kept.
+    pub keep_previous: Option<Span>,
     pub dropped: bool,
     /// A window is a function of the one before it.
     pub depends_on_past: bool,
@@ -54,11 +56,11 @@ macro_rules! pipeline_columns {
          p.depends_on_past, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
          p.dropped_at IS NOT NULL, p.grid_version, p.first_position, p.grid_since, \
-         p.ended_grids"
+         p.ended_grids, p.keep_previous"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 29;
+pub const COLUMNS: i32 = 30;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -116,6 +118,7 @@ impl Pipeline {
             expected_duration: row.get(22),
             cost_per_hour: row.get(23),
             max_shrink: row.at(24),
+            keep_previous: row.get(30),
             dropped: row.at(25),
         }
     }

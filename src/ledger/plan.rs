@@ -8,6 +8,8 @@
 //!     │                       ▼    │                          ▼ are handed out again
 //!     │                       paused                        approved
 //!     └──────── cancel ─────────┴────────▶ cancelled
+//!
+//!   (every window ended) or cancelled ── revert ──▶ reverted
 //! ```
 //!
 //! A plan is also shown as paused while its canary waits for a person, and after a failure stopped it

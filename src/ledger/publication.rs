@@ -1,6 +1,7 @@
 //! Exchanging the slice of a window for new rows, in the transaction that holds its fence.
 
 use crate::error::{Code, Error, Result};
+use crate::ledger::kept::Keeper;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::source::{Built, Source};
@@ -67,13 +68,18 @@ pub fn publish(
     consent: Option<String>,
     finish: bool,
 ) -> Result<Replacement> {
+    let keeper = Keeper::of(run);
     let replacement = match unchanged(run, target, &mut built.rows) {
-        Some(held) => Replacement::none(strategy.or(Strategy::Diff), held),
+        Some(held) => {
+            keeper.iter().for_each(|keeper| keeper.unchanged(target, held));
+            Replacement::none(strategy.or(Strategy::Diff), held)
+        }
         None => {
             let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
+            let exchange = Exchange { run, target, source, keeper };
             match comparison {
-                Some(comparison) => write_difference(run, target, source, &mut built, &comparison, consent)?,
-                None => write_rows(run, target, source, &mut built, strategy.or(Strategy::Rows), consent)?,
+                Some(comparison) => exchange.write_difference(&mut built, &comparison, consent)?,
+                None => exchange.write_rows(&mut built, strategy.or(Strategy::Rows), consent)?,
             }
         }
     };
@@ -120,92 +126,100 @@ impl Replacement {
     }
 }
 
-fn write_rows(
-    run: &Run,
-    target: &Segment,
-    source: &Source,
-    built: &mut Built,
-    strategy: Strategy,
-    consent: Option<String>,
-) -> Result<Replacement> {
-    let rows = built.rows.count();
-    let deleted = source.run(run, || target.delete());
-    let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
-    let columns = built.columns();
-    let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, built.rows.batch()));
-    let held = if target.may_differ(&columns) {
-        target.measure()
-    } else {
-        Measure { rows: target.count(), digest: built.rows.digest() }
-    };
-    if inserted != rows || held.rows != rows {
-        return Err(disturbed(
-            run,
-            format!(
-                "{deleted} rows were deleted and {inserted} of {rows} inserted; {} holds {} rows in the window now.",
-                target.table.shown(),
-                held.rows
-            ),
-        ));
-    }
-    let digest = held.digest.to_string();
-    Ok(Replacement {
-        strategy,
-        rows,
-        inserted,
-        deleted,
-        changed: inserted + deleted > 0,
-        digest,
-        allow_shrink,
-    })
+/// The slice of a run while it is exchanged.
+struct Exchange<'e> {
+    run: &'e Run,
+    target: &'e Segment,
+    source: &'e Source,
+    keeper: Option<Keeper>,
 }
 
-fn write_difference(
-    run: &Run,
-    target: &Segment,
-    source: &Source,
-    built: &mut Built,
-    comparison: &Comparison,
-    consent: Option<String>,
-) -> Result<Replacement> {
-    let Comparison { before, gone, changed, fresh, .. } = comparison;
-    let rows = built.rows.count();
-    let allow_shrink = guard(run, target, *before, rows, consent.as_deref())?;
-    let columns = built.columns();
-    // The ledger's digest is of all columns, as they are in the table.
-    let digested = if target.may_differ(&columns) { target.table.writable() } else { vec![] };
-    let wanted = [gone, changed, fresh].map(Batch::count);
-    let written = source.run(run, || comparison.write(target, &columns));
-    let held = comparison.look_again(target, &digested);
-    if written != wanted || held.rows != rows || held.kept != comparison.kept() {
-        return Err(disturbed(
-            run,
-            format!(
-                "{} of {} rows were deleted, {} of {} updated and {} of {} inserted, and {} of {} others stayed; {} holds {} rows in the window now.",
-                written[0],
-                wanted[0],
-                written[1],
-                wanted[1],
-                written[2],
-                wanted[2],
-                held.kept,
-                comparison.kept(),
-                target.table.shown(),
-                held.rows
-            ),
-        ));
+impl Exchange<'_> {
+    fn write_rows(
+        &self,
+        built: &mut Built,
+        strategy: Strategy,
+        consent: Option<String>,
+    ) -> Result<Replacement> {
+        let Self { run, target, source, keeper } = self;
+        let rows = built.rows.count();
+        let kept = keeper.as_ref().map(|keeper| keeper.keep(target));
+        let deleted = source.run(run, || target.delete());
+        let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
+        let columns = built.columns();
+        let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, built.rows.batch()));
+        let held = if target.may_differ(&columns) {
+            target.measure()
+        } else {
+            Measure { rows: target.count(), digest: built.rows.digest() }
+        };
+        if inserted != rows || held.rows != rows || kept.is_some_and(|kept| kept != deleted) {
+            return Err(disturbed(
+                run,
+                format!(
+                    "{}{deleted} rows were deleted and {inserted} of {rows} inserted; {} holds {} rows in the window now.",
+                    kept.map(|kept| format!("{kept} rows were kept, ")).unwrap_or_default(),
+                    target.table.shown(),
+                    held.rows
+                ),
+            ));
+        }
+        let digest = held.digest.to_string();
+        let changed = inserted + deleted > 0;
+        Ok(Replacement { strategy, rows, inserted, deleted, changed, digest, allow_shrink })
     }
-    let digest = if digested.is_empty() { built.rows.digest() } else { held.digest };
-    let [gone, changed, fresh] = wanted;
-    Ok(Replacement {
-        strategy: Strategy::Diff,
-        rows,
-        inserted: changed + fresh,
-        deleted: changed + gone,
-        changed: gone + changed + fresh > 0,
-        digest: digest.to_string(),
-        allow_shrink,
-    })
+
+    fn write_difference(
+        &self,
+        built: &mut Built,
+        comparison: &Comparison,
+        consent: Option<String>,
+    ) -> Result<Replacement> {
+        let Self { run, target, source, keeper } = self;
+        let Comparison { before, gone, changed, fresh, .. } = comparison;
+        let rows = built.rows.count();
+        let allow_shrink = guard(run, target, *before, rows, consent.as_deref())?;
+        let columns = built.columns();
+        // The ledger's digest is of all columns, as they are in the table.
+        let digested = if target.may_differ(&columns) { target.table.writable() } else { vec![] };
+        let wanted = [gone, changed, fresh].map(Batch::count);
+        let differs = wanted != [0; 3];
+        let kept = keeper.as_ref().filter(|_| differs).map_or(*before, |keeper| keeper.keep(target));
+        let written = source.run(run, || comparison.write(target, &columns));
+        let held = comparison.look_again(target, &digested);
+        if written != wanted || held.rows != rows || held.kept != comparison.kept() || kept != *before {
+            return Err(disturbed(
+                run,
+                format!(
+                    "{} of {} rows were deleted, {} of {} updated and {} of {} inserted, and {} of {} others stayed; {} holds {} rows in the window now.",
+                    written[0],
+                    wanted[0],
+                    written[1],
+                    wanted[1],
+                    written[2],
+                    wanted[2],
+                    held.kept,
+                    comparison.kept(),
+                    target.table.shown(),
+                    held.rows
+                ),
+            ));
+        }
+        let digest = if digested.is_empty() { built.rows.digest() } else { held.digest };
+        if let Some(keeper) = keeper.as_ref().filter(|_| !differs) {
+            keeper.unchanged(target, Measure { rows, digest });
+        }
+        let [gone, changed, fresh] = wanted;
+        Ok(Replacement {
+            strategy: Strategy::Diff,
+            rows,
+            inserted: changed + fresh,
+            deleted: changed + gone,
+            changed: differs,
+            digest: digest.to_string(),
+            allow_shrink,
+        })
+    }
 }
 
 /// What was written is not what is there (40001).

@@ -126,7 +126,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 42] = [
+pub const FUNCTIONS: [(&str, Level); 43] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -150,6 +150,7 @@ pub const FUNCTIONS: [(&str, Level); 42] = [
     ("backfill_retry", Level::Operate),
     ("backfill_adjust", Level::Operate),
     ("backfill_extend", Level::Operate),
+    ("backfill_revert", Level::Operate),
     ("window_skip", Level::Operate),
     ("window_unskip", Level::Operate),
     ("window_lock", Level::Operate),

@@ -99,6 +99,17 @@ impl Source {
         })
     }
 
+    /// Rows that the ledger brings itself, for the caller to write.
+    pub fn kept() -> Self {
+        Self {
+            author: Author::Caller,
+            text: String::new(),
+            path: String::new(),
+            columns: Some(vec![]),
+            own: false,
+        }
+    }
+
     /// The rows of a table, its columns matched by name. What the target always generates is left to it.
     fn table(table: pg_sys::Oid, target: &Segment, path: &str) -> Result<Self> {
         let given = table::columns(table);
@@ -205,6 +216,10 @@ impl Source {
 }
 
 impl Built {
+    pub fn new(columns: Vec<String>, rows: Rows) -> Self {
+        Self { columns, rows }
+    }
+
     pub fn columns(&self) -> Vec<&str> {
         self.columns.iter().map(String::as_str).collect()
     }

@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod author;
 pub mod batch;
+pub mod cells;
 pub mod comparison;
 pub mod composite;
 pub mod datum;
@@ -15,6 +16,7 @@ pub mod quote;
 pub mod random;
 pub mod role;
 pub mod rows;
+pub mod scratch;
 pub mod segment;
 pub mod session;
 pub mod settings;

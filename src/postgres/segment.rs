@@ -128,7 +128,7 @@ impl Segment {
     /// Counts the slice and takes its digest, like [`count`](Self::count).
     pub fn measure(&self) -> Measure {
         let mut measuring = Measuring { digester: None, rows: 0 };
-        self.look(self.bounds.pair, &table::list(&self.table.writable()), &mut measuring);
+        self.look_at(&self.table.writable(), &mut measuring);
         let digest = measuring.digester.map(|digester| digester.digest()).unwrap_or_default();
         Measure { rows: measuring.rows, digest }
     }
@@ -156,6 +156,11 @@ impl Segment {
         let column = quote::identifier(&self.column);
         self.look(range, &format!("{columns}, {column}"), &mut each);
         measures
+    }
+
+    /// Shows columns of the slice's rows.
+    pub fn look_at(&self, columns: &[&str], sink: &mut dyn Sink) {
+        self.look(self.bounds.pair, &table::list(columns), sink);
     }
 
     /// Shows columns of the slice's rows, and where each row is.

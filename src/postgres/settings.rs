@@ -11,8 +11,12 @@ use std::ffi::CStr;
 const SYSTEM_PATH: &str = "pg_catalog, pg_temp";
 
 /// How text is read: a query means the same, whatever session runs it.
-const READING: [(&str, &str); 3] =
-    [("standard_conforming_strings", "on"), ("transform_null_equals", "off"), ("array_nulls", "on")];
+const READING: [(&str, &str); 4] = [
+    ("standard_conforming_strings", "on"),
+    ("transform_null_equals", "off"),
+    ("array_nulls", "on"),
+    ("xmloption", "content"),
+];
 
 /// How values are written as text, apart from the zone.
 const WRITING: [(&str, &str); 4] = [

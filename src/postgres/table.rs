@@ -10,6 +10,8 @@ use pgrx::pg_sys;
 pub struct Column {
     pub name: String,
     pub type_oid: pg_sys::Oid,
+    /// What narrows the type, such as the length of a `varchar`.
+    pub modifier: i32,
     /// Whether its value always comes from the table itself: GENERATED ALWAYS, as a value or as an identity.
     pub generated: bool,
 }
@@ -47,7 +49,7 @@ const RELATION: &str = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog
     WHERE c.oid = $1";
 
 const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, a.atttypid,
-        a.attgenerated <> '' OR a.attidentity = 'a'
+        a.attgenerated <> '' OR a.attidentity = 'a', a.atttypmod
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
 
@@ -84,7 +86,12 @@ pub fn holds_slices(kind: &str) -> bool {
 
 /// The columns of any relation.
 pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
-    catalog(COLUMNS, relation, |row| Column { name: row.at(1), type_oid: row.at(2), generated: row.at(3) })
+    catalog(COLUMNS, relation, |row| Column {
+        name: row.at(1),
+        type_oid: row.at(2),
+        generated: row.at(3),
+        modifier: row.at(4),
+    })
 }
 
 fn catalog<R>(sql: &'static str, oid: pg_sys::Oid, decode: impl FnMut(&spi::Row) -> R) -> Vec<R> {

@@ -21,20 +21,24 @@ const READ: &str = "DO $$ BEGIN PERFORM sum(hashtext(x::text)) FROM
     (SELECT * FROM source UNION ALL SELECT * FROM sales WHERE at >= '2024-03-03 00:00Z' AND at < '2024-03-04 00:00Z') x; END $$";
 
 /// What is measured, the first as what the others are compared with.
-const WAYS: [(&str, Way); 6] = [
+const WAYS: [(&str, Way); 8] = [
     ("DELETE + INSERT by hand", Way::Statements(BY_HAND)),
     ("MERGE + DELETE by hand", Way::Statements(include_str!("sql/slices_merge.sql"))),
     ("rows", Way::Strategy),
     ("diff", Way::Strategy),
     ("auto", Way::Strategy),
+    ("rows", Way::Keeping),
+    ("diff", Way::Keeping),
     ("reading both sides", Way::Statements(READ)),
 ];
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Statements(&'static str),
     /// `replace_partition` with the strategy of that name.
     Strategy,
+    /// The same in a pipeline with `keep_previous`.
+    Keeping,
 }
 
 /// Milliseconds, bytes of the write-ahead log, rows left for vacuum.
@@ -49,10 +53,10 @@ pub fn measure(server: &Server, rows: u64) -> Result<()> {
     let mut costs = vec![];
     for share in SHARES {
         let medians = medians(server, rows, share)?;
-        for ((name, _), cost) in WAYS.iter().zip(&medians) {
+        for ((name, way), cost) in WAYS.iter().zip(&medians) {
             let against = |figure: usize| format!("{:.2} x", cost[figure] / medians[0][figure]);
             table.row(&[
-                format!("{share:>3} %  {name}"),
+                format!("{share:>3} %  {name}{}", if *way == Way::Keeping { ", keeping" } else { "" }),
                 format!("{:.0}", cost[0]),
                 against(0),
                 whole(cost[1] / 1024.0),
@@ -66,8 +70,9 @@ pub fn measure(server: &Server, rows: u64) -> Result<()> {
     let [none, few, _, all] = [0, 1, 2, 3].map(|share| &costs[share]);
     verdict("rows against DELETE + INSERT, all differ, time", all[2][0] / all[0][0], "<=", 1.15);
     verdict("the same, WAL", all[2][1] / all[0][1], "<=", 1.02);
+    verdict("rows, keeping, against rows, all differ, time", all[5][0] / all[2][0], "<=", 2.0);
     verdict("diff against DELETE + INSERT, 1 % differ, WAL", few[3][1] / few[0][1], "<=", 0.05);
-    verdict("diff against reading both sides, none differ, time", none[3][0] / none[5][0], "<=", 1.3);
+    verdict("diff against reading both sides, none differ, time", none[3][0] / none[7][0], "<=", 1.3);
     verdict("diff against DELETE + INSERT, none differ, WAL", none[3][1] / none[0][1], "<=", 0.01);
     Ok(())
 }
@@ -79,10 +84,11 @@ fn medians(server: &Server, rows: u64, percent: u64) -> Result<Vec<Cost>> {
     let mut costs = vec![vec![]; WAYS.len()];
     for _ in 0..ROUNDS {
         for ((name, way), costs) in WAYS.iter().zip(&mut costs) {
-            server.psql(OURS, &reset)?;
+            let keep = if *way == Way::Keeping { "1 day" } else { "" };
+            server.psql(OURS, &format!("\\set keep '{keep}'\n{reset}"))?;
             let statements = match way {
                 Way::Statements(statements) => (*statements).to_owned(),
-                Way::Strategy => format!(
+                Way::Strategy | Way::Keeping => format!(
                     "SELECT replace_partition((SELECT token FROM backfill.leases), strategy => '{name}', finish => false)"
                 ),
             };
