@@ -111,7 +111,11 @@ pub const CALLS: [Call; 68] = [
     ),
     call("pipeline_pause", Level::Operate, "SELECT pipeline_pause('clicks', 'why')"),
     call("pipeline_resume", Level::Operate, "SELECT * FROM pipeline_resume('clicks')"),
-    call("pipeline_define", Level::Owner, "SELECT pipeline_define('clicks', '1 day', '2024-01-01')"),
+    call(
+        "pipeline_define",
+        Level::Owner,
+        "SELECT pipeline_define('clicks', '1 day', '2024-01-01', 'clicks', 'at')",
+    ),
     call("pipeline_alter", Level::Owner, "SELECT pipeline_alter('clicks', '{\"backlog\": 7}')"),
     call("pipeline_audit", Level::Owner, "SELECT pipeline_audit('clicks', 'some', 'SELECT true FROM slice')"),
     call("pipeline_audit_drop", Level::Owner, "SELECT pipeline_audit_drop('clicks', 'any')"),

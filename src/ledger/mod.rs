@@ -22,6 +22,7 @@ pub mod pool;
 pub mod price;
 pub mod publication;
 pub mod requeue;
+pub mod retarget;
 pub mod rights;
 pub mod run;
 pub mod sequence;
