@@ -78,7 +78,7 @@ pub fn publish(
         }
     };
     if let Some(stage) = Stage::find(run.token) {
-        stage.drop();
+        stage.drop()?;
     }
     let ending = Ending {
         rows: Some(replacement.rows as i64),
