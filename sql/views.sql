@@ -282,6 +282,11 @@ SELECT 'unguarded', t.pipeline, NULL, NULL, NULL, NULL,
        pg_catalog.format('SELECT fence_protect(%L, %L);', t.target, t.mode)
 FROM backfill.protections t WHERE pg_catalog.cardinality(t.unguarded) > 0
 UNION ALL
+-- A slice column without a target: the two are given together.
+SELECT 'dropped target', p.pipeline, NULL, NULL, NULL, NULL, 'the table that it fills was dropped',
+       pg_catalog.format('SELECT pipeline_drop(%L);', p.pipeline)
+FROM backfill.pipelines p WHERE p.target IS NULL AND p.slice_column IS NOT NULL
+UNION ALL
 SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
        CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)
                      WHEN 'paused' THEN pg_catalog.format('paused by %s: %s', pl.paused_by, pl.pause_reason)

@@ -74,6 +74,8 @@ fn the_slices_of_a_dropped_table_name_none() {
     session.run("DROP TABLE facts; CREATE TABLE facts (at timestamptz NOT NULL, token bigint)");
     assert_eq!(session.lines(SLICES), ["daily|2024-01-01|"]);
     assert_eq!(session.lines("SELECT pipeline, target FROM backfill.pipelines"), ["daily|"]);
+    let seen = "SELECT kind, remedy FROM backfill.attention WHERE kind = 'dropped target'";
+    assert_eq!(session.lines(seen), ["dropped target|SELECT pipeline_drop('daily');"]);
     let definition = "SELECT pipeline_define('daily', '1 day', '2024-01-01', 'facts', 'at')";
     let failure = assert_sqlstate!(session.try_run(definition), "55000");
     assert!(failure.detail.contains("their table was dropped"), "{failure}");
