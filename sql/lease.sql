@@ -89,6 +89,11 @@ REVOKE ALL ON FUNCTION backfill_new_epoch(text) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_new_epoch(text) IS
 'Starts a new epoch of fencing tokens after a restore that the server cannot notice by itself, voids all open leases, and answers the first token. For superusers (42501). Errors: 22023 without a reason, 25006.';
 
+CREATE FUNCTION backfill.may_commit() RETURNS boolean
+    LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'may_commit_wrapper';
+COMMENT ON FUNCTION backfill.may_commit() IS
+'Whether the procedure that calls it may commit: it was not called inside of a transaction block, a function or a block with EXCEPTION.';
+
 -- The body names everything with its schema, because a procedure that commits can carry no SET.
 CREATE PROCEDURE backfill_work(
     worker      text    DEFAULT NULL,
@@ -105,8 +110,12 @@ DECLARE
     other   pg_catalog.text;
 BEGIN
     worker := COALESCE(worker, pg_catalog.format('backfill_work %s', pg_catalog.pg_backend_pid()));
-    -- Fails inside of a transaction block before anything is claimed.
-    COMMIT;
+    IF NOT backfill.may_commit() THEN
+        RAISE EXCEPTION 'backfill_work cannot run inside a transaction block'
+            USING ERRCODE = '25001',
+                  DETAIL = 'It commits: it claims windows in one transaction and writes their slices in the next. Nothing was claimed.',
+                  HINT = 'CALL backfill_work(...) by itself: outside of BEGIN, of functions and DO blocks that run in a transaction, and of blocks with EXCEPTION.';
+    END IF;
     -- Each of its windows would fail, and cost an attempt.
     SELECT p.pipeline INTO other FROM backfill.pipelines p
     WHERE p.pipeline OPERATOR(pg_catalog.=) ANY (backfill_work.pipelines) AND p.query IS NULL LIMIT 1;
@@ -147,4 +156,4 @@ END
 $$;
 REVOKE ALL ON PROCEDURE backfill_work(text, text[], text[], bigint, boolean) FROM PUBLIC;
 COMMENT ON PROCEDURE backfill_work(text, text[], text[], bigint, boolean) IS
-'Runs windows of pipelines with a query in this session: claims in one transaction; runs the query, replaces the slice and finishes in a second. Ends after max_windows, or when nothing can be claimed (until_idle). Refused inside of a transaction block (2D000), and for a pipeline without a query (55000). A window that fails is reported as a warning and retried as backfill_fail says.';
+'Runs windows of pipelines with a query in this session: claims in one transaction; runs the query, replaces the slice and finishes in a second. Ends after max_windows, or when nothing can be claimed (until_idle). Refused inside of a transaction block (25001), and for a pipeline without a query (55000). A window that fails is reported as a warning and retried as backfill_fail says.';

@@ -13,16 +13,21 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_roles me WHERE me.rolname = CURRENT_USER
         WHERE g.pipeline_id = p.pipeline_id AND pg_catalog.pg_has_role(CURRENT_USER, r.oid, 'USAGE'));
 COMMENT ON VIEW backfill.readable_data IS 'Pipelines that the current user may read. The one place of this rule in SQL.';
 
+CREATE VIEW backfill.target_data AS
+SELECT c.oid, c.oid::pg_catalog.regclass AS target FROM pg_catalog.pg_class c;
+COMMENT ON VIEW backfill.target_data IS 'Relations that exist: what is joined to them shows NULL, and no bare number, for a target that was dropped.';
+
 CREATE VIEW backfill.pipelines WITH (security_barrier) AS
-SELECT p.name AS pipeline, p.owner, p.cadence, p.given_start AS start_at, p.time_zone, p.target, p.slice_column, p.query,
+SELECT p.name AS pipeline, p.owner, p.cadence, p.given_start AS start_at, p.time_zone, t.target, p.slice_column, p.query,
        p.code_version, o.name AS pool, p.max_active, p.backlog, p.catchup, p.delay, p.lease_for, p.max_attempts,
        p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.keep_previous, p.description,
        p.active_since, p.paused_at, p.paused_by, p.pause_reason, p.created_at, p.created_by, p.changed_at, p.changed_by
 FROM backfill.readable_data v
 JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id
 JOIN backfill.pool_data o ON o.pool_id = p.pool_id
+LEFT JOIN backfill.target_data t ON t.oid = p.target
 WHERE p.dropped_at IS NULL;
-COMMENT ON VIEW backfill.pipelines IS 'Pipelines with their settings.';
+COMMENT ON VIEW backfill.pipelines IS 'Pipelines with their settings; target is NULL also where the table was dropped.';
 
 CREATE VIEW backfill.grids WITH (security_barrier) AS
 SELECT v.name AS pipeline, g.since, g.until, g.cadence, g.start_at, g.time_zone, g.replaced_at, g.replaced_by
@@ -69,13 +74,14 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_
        COALESCE((SELECT g.time_zone FROM pg_catalog.unnest(p.ended_grids) g
                  WHERE g.since <= r.window_start AND g.until > r.window_start), p.time_zone) AS time_zone,
        r.run_kind, NULLIF(r.plan_id, 0) AS plan_id, r.attempt,
-       r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, p.target, p.target AS write_to,
+       r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, t.target, t.target AS write_to,
        'each'::text AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
        r.worker, r.role, r.started_at, r.beat_at, r.progress
 FROM backfill.open_run_data open
 JOIN backfill.run_void_data r ON r.token = open.token
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
+LEFT JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
 LEFT JOIN backfill.version_data ver ON ver.pipeline_id = r.pipeline_id AND ver.code_version = r.code_version
 WHERE r.ended_at IS NULL AND r.void_reason IS NULL;
@@ -117,7 +123,7 @@ COMMENT ON VIEW backfill.plan_declined IS 'Windows of a plan''s range that are n
 
 CREATE VIEW backfill.slice_history WITH (security_barrier) AS
 SELECT v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_start) AS window_key,
-       r.window_start, r.window_end, p.target, r.token, r.code_version, NULLIF(r.plan_id, 0) AS plan_id, r.worker,
+       r.window_start, r.window_end, t.target, r.token, r.code_version, NULLIF(r.plan_id, 0) AS plan_id, r.worker,
        r.as_of, r.rows, r.digest, r.allow_shrink, r.published_at, r.replaced_at
 FROM (
     SELECT n.*, pg_catalog.lead(n.published_at) OVER (PARTITION BY n.pipeline_id, n.window_start ORDER BY n.turn) AS replaced_at
@@ -125,8 +131,9 @@ FROM (
 ) r
 JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
+LEFT JOIN backfill.target_data t ON t.oid = p.target
 WHERE r.run_kind <> 'withdrawn';
-COMMENT ON VIEW backfill.slice_history IS 'Every slice that was ever published, also by an attempt that did not end as done; replaced_at is NULL for the one that the target holds now.';
+COMMENT ON VIEW backfill.slice_history IS 'Every slice that was ever published, also by an attempt that did not end as done; replaced_at is NULL for the one that the target holds now. target is NULL where the pipeline has none, and where it was dropped.';
 
 CREATE VIEW backfill.slices WITH (security_barrier) AS
 SELECT pipeline, window_key, window_start, window_end, target, token, code_version, plan_id, worker, as_of, rows,
@@ -276,6 +283,11 @@ SELECT 'unguarded', t.pipeline, NULL, NULL, NULL, NULL,
        pg_catalog.format('%s tables of the protected target %s are not guarded', pg_catalog.cardinality(t.unguarded), t.target),
        pg_catalog.format('SELECT fence_protect(%L, %L);', t.target, t.mode)
 FROM backfill.protections t WHERE pg_catalog.cardinality(t.unguarded) > 0
+UNION ALL
+-- A slice column without a target: the two are given together.
+SELECT 'dropped target', p.pipeline, NULL, NULL, NULL, NULL, 'the table that it fills was dropped',
+       pg_catalog.format('SELECT pipeline_drop(%L);', p.pipeline)
+FROM backfill.pipelines p WHERE p.target IS NULL AND p.slice_column IS NOT NULL
 UNION ALL
 SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
        CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)

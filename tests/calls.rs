@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 70] = [
+pub const CALLS: [Call; 71] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -42,6 +42,7 @@ pub const CALLS: [Call; 70] = [
     call("waiting_of", Level::Nobody, "SELECT * FROM backfill.waiting_of({id})"),
     call("waiting_for", Level::Nobody, "SELECT backfill.waiting_for(1)"),
     call("stage_bytes", Level::Nobody, "SELECT backfill.stage_bytes('clicks')"),
+    call("may_commit", Level::Nobody, "SELECT backfill.may_commit()"),
     call("window_key", Level::Nobody, "SELECT backfill.window_key({id}, '2024-01-02')"),
     call("plan_actual", Level::Nobody, "SELECT backfill.plan_actual(1, true)"),
     call("plan_eta", Level::Nobody, "SELECT backfill.plan_eta(1, 30)"),
@@ -112,7 +113,11 @@ pub const CALLS: [Call; 70] = [
     ),
     call("pipeline_pause", Level::Operate, "SELECT pipeline_pause('clicks', 'why')"),
     call("pipeline_resume", Level::Operate, "SELECT * FROM pipeline_resume('clicks')"),
-    call("pipeline_define", Level::Owner, "SELECT pipeline_define('clicks', '1 day', '2024-01-01')"),
+    call(
+        "pipeline_define",
+        Level::Owner,
+        "SELECT pipeline_define('clicks', '1 day', '2024-01-01', 'clicks', 'at')",
+    ),
     call("pipeline_alter", Level::Owner, "SELECT pipeline_alter('clicks', '{\"backlog\": 7}')"),
     call("pipeline_audit", Level::Owner, "SELECT pipeline_audit('clicks', 'some', 'SELECT true FROM slice')"),
     call("pipeline_audit_drop", Level::Owner, "SELECT pipeline_audit_drop('clicks', 'any')"),

@@ -16,6 +16,7 @@ mod leases;
 mod plans;
 mod protection;
 mod quarantine;
+mod retarget;
 mod rights;
 mod slices;
 mod story;

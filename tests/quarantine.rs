@@ -333,3 +333,28 @@ fn what_may_wait_for_a_worker_does_not_follow_a_decision() {
         session.run(&format!("BEGIN; {call}; {decision}; ROLLBACK"));
     }
 }
+
+#[test]
+fn a_stage_that_something_depends_on_is_named_with_it() {
+    let database = daily("");
+    let mut session = database.connect();
+    let kept = refused(&mut session, 1, 3).token;
+    planned(&mut session, "'2024-01-02', '2024-01-03', 'test'");
+    let token = session.lease().token;
+    stage(&mut session, token, 2, 3);
+    for stage in [kept, token] {
+        session.run(&format!("CREATE VIEW looked_at_{stage} AS SELECT * FROM backfill.stage_{stage}"));
+    }
+    for (token, call) in [
+        (kept, accept(kept)),
+        (kept, format!("SELECT quarantine_discard({kept})")),
+        (token, format!("SELECT replace_partition({token})")),
+    ] {
+        let failure = assert_sqlstate!(session.try_run(&call), "55000");
+        assert!(failure.message.contains(&format!("backfill.stage_{token}")), "{failure}");
+        assert!(failure.hint.starts_with(&format!("Drop view public.looked_at_{token}, then")), "{failure}");
+    }
+    session.run(&format!("DROP VIEW looked_at_{kept}, looked_at_{token}"));
+    session.run(&accept(kept));
+    session.run(&format!("SELECT replace_partition({token})"));
+}

@@ -428,6 +428,28 @@ fn whoever_sets_off_the_pipelines_query_must_be_allowed_to_write_the_target() {
 }
 
 #[test]
+fn rows_given_at_the_call_need_rights_on_the_target_that_an_error_names() {
+    let world = world();
+    let mut worker = world.connect_as(Level::Work);
+    let mut admin = world.database.connect();
+    let name = format!("{}_work", world.database.name());
+    admin.run(&format!("REVOKE ALL ON clicks FROM PUBLIC; GRANT INSERT, DELETE ON clicks TO {name}"));
+    admin.run("CREATE TABLE given AS SELECT * FROM clicks LIMIT 0; INSERT INTO given VALUES ('2024-01-01 12:00Z'); GRANT SELECT ON given TO PUBLIC");
+    for given in ["query => 'SELECT $1, NULL'", "staging => 'given'"] {
+        let sql = format!("SELECT replace_partition({}, {given}, finish => false)", world.token);
+        let failure = assert_sqlstate!(worker.try_run(&sql), "42501");
+        assert!(failure.detail.contains("needs SELECT"), "{failure}");
+        assert!(failure.hint.contains("GRANT SELECT, INSERT, DELETE ON public.clicks"), "{failure}");
+        admin.run(&format!("GRANT SELECT ON clicks TO {name}"));
+        worker.run(&sql);
+        admin.run(&format!("REVOKE SELECT ON clicks FROM {name}"));
+    }
+    // The pipeline's query runs as its owner, who has it.
+    admin.run(&format!("GRANT SELECT, INSERT, DELETE ON clicks TO {}", world.owner));
+    worker.run(&format!("SELECT replace_partition({})", world.token));
+}
+
+#[test]
 fn a_live_pipeline_that_cannot_run_any_more_keeps_no_other_from_running() {
     let database = database();
     let owner = database.role("owner");

@@ -355,6 +355,28 @@ fn backfill_work_claims_nothing_that_it_cannot_run() {
 }
 
 #[test]
+fn backfill_work_says_where_it_can_be_called() {
+    let database = shop();
+    let mut session = database.connect();
+    session.run("SELECT pipeline_alter('sales', '{\"catchup\": 2}')");
+    let work = "CALL backfill_work('here', max_windows => 1)";
+    for block in [
+        format!("BEGIN; {work}"),
+        format!("DO $$ BEGIN {work}; EXCEPTION WHEN division_by_zero THEN NULL; END $$"),
+        format!("CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {work}; END $$; SELECT f()"),
+    ] {
+        let failure = assert_sqlstate!(session.try_run(&block), "25001");
+        assert!(failure.detail.contains("Nothing was claimed"), "{failure}");
+        assert!(failure.hint.contains("by itself"), "{failure}");
+        session.run("ROLLBACK");
+    }
+    assert_eq!(session.lines("SELECT count(*) FROM backfill.runs"), ["0"]);
+    session.run(&format!("DO $$ BEGIN {work}; END $$"));
+    session.run(work);
+    assert_eq!(session.lines("SELECT count(*) FROM backfill.slices"), ["2"]);
+}
+
+#[test]
 fn backfill_work_keeps_what_is_refused() {
     let database = shop();
     let mut session = database.connect();

@@ -4,6 +4,7 @@ use crate::domain::calendar::Window;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::adoption;
 use crate::ledger::mark::Decision;
+use crate::ledger::retarget;
 use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::{role, target};
 use pgrx::prelude::*;
@@ -37,6 +38,7 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
         .hint("Give it target and slice_column with pipeline_alter(), or plan the windows."));
     };
     target::require_read(oid, role::caller())?;
+    retarget::hold(pipeline)?;
     let candidates = adoption::candidates(decision)?;
     let Some(first) = candidates.first() else { return Ok((0, 0, vec![])) };
     let zone = |start| &pipeline.grid.at(start).grid.zone;

@@ -7,7 +7,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{Declined, Plan, RETENTION, Request};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::Reading;
-use crate::postgres::{role, spi};
+use crate::postgres::{quote, role, spi, table};
 use pgrx::prelude::*;
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
     answer_to("1. How many windows?", amount(&pipeline, &plan));
     answer_to("2. Does window N depend on window N-1?", ordering(&pipeline, &plan));
     answer_to("3. What side effects fire per run?", effects(&request));
-    answer_to("4. Who reads the target meanwhile?", readers(&plan));
+    answer_to("4. Who reads the target meanwhile?", readers(&pipeline, &plan, &state));
     answer_to("5. Can the source still answer for these windows?", source(&pipeline, &request, &declined));
     if !declined.is_empty() {
         answer_to("Not in the plan:", declined.iter().map(|d| left_out(&pipeline, d)).collect());
@@ -164,7 +164,7 @@ fn effects(request: &Request) -> Vec<String> {
     }]
 }
 
-fn readers(plan: &Plan) -> Vec<String> {
+fn readers(pipeline: &Pipeline, plan: &Plan, state: &str) -> Vec<String> {
     let holding: Vec<(&String, i64)> = plan.estimate["holding_data"]
         .as_object()
         .into_iter()
@@ -174,18 +174,42 @@ fn readers(plan: &Plan) -> Vec<String> {
     let replaced: i64 = holding.iter().map(|(_, windows)| windows).sum();
     let by: Vec<String> =
         holding.iter().map(|(version, windows)| format!("{windows} by {version}")).collect();
-    vec![
-        if by.is_empty() {
-            "none of these windows holds data now".to_owned()
-        } else {
-            format!(
-                "{replaced} slices are replaced, built {}; {} windows hold no data yet",
-                by.join(", "),
-                plan.windows - replaced
-            )
-        },
-        format!("each slice is replaced at once when its window is done; pool {} bounds the load", plan.pool),
-    ]
+    let mut answers = vec![if by.is_empty() {
+        "the ledger has no slice of these windows".to_owned()
+    } else {
+        let rest = match plan.windows - replaced {
+            0 => String::new(),
+            rest => format!("; of {rest} windows the ledger has none"),
+        };
+        format!("{replaced} slices are replaced, built {}{rest}", by.join(", "))
+    }];
+    if replaced < plan.windows && pipeline.target.is_some_and(table::exists) {
+        answers.extend(unknown(pipeline, plan, state));
+    }
+    answers.push(format!(
+        "each slice is replaced at once when its window is done; pool {} bounds the load",
+        plan.pool
+    ));
+    answers
+}
+
+/// What becomes of rows that the ledger does not know of. The target is not looked at: it may be large, and without an
+/// index that helps.
+fn unknown(pipeline: &Pipeline, plan: &Plan, state: &str) -> Vec<String> {
+    let mut answers = vec![
+        "rows that are in the target all the same are replaced too, and max_shrink alone guards them"
+            .to_owned(),
+    ];
+    if state == "draft" {
+        let [since, until] =
+            [plan.range_start, plan.range_end].map(|at| instant_text(pipeline.grid.zone(), at));
+        let name = quote::literal(&pipeline.name);
+        answers.extend([
+            "window_adopt() makes them known, for a plan that is made after it:".to_owned(),
+            format!("SELECT * FROM window_adopt({name}, '{since}', '{until}', 'legacy', '...');"),
+        ]);
+    }
+    answers
 }
 
 fn source(pipeline: &Pipeline, request: &Request, declined: &[Declined]) -> Vec<String> {

@@ -281,6 +281,12 @@ fn release(token: i64) -> Result<String> {
     Ok("released".to_owned())
 }
 
+/// Whether the procedure that calls it may commit.
+#[pg_extern(sql = false)]
+fn may_commit() -> bool {
+    unsafe { pg_sys::SPI_inside_nonatomic_context() && !pg_sys::IsSubTransaction() }
+}
+
 #[pg_extern(sql = false)]
 fn backfill_new_epoch(reason: Option<String>) -> i64 {
     answer(new_epoch(reason))

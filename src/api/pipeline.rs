@@ -10,7 +10,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{self, Reading, require_reason};
-use crate::ledger::{fenced, gate, grid, piece, pool, version};
+use crate::ledger::{fenced, gate, grid, piece, pool, retarget, version};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::datum::{self, Span};
 use crate::postgres::zone::PgZone;
@@ -54,7 +54,10 @@ const SETTINGS: Signature = &[
 /// Settings that lay the grid.
 const GRID: [&str; 3] = ["cadence", "start_at", "time_zone"];
 
-/// What `pipeline_alter` takes beside them: from when on another grid counts.
+/// Settings that say where slices lie.
+const TABLE: [&str; 2] = ["target", "slice_column"];
+
+/// What `pipeline_alter` takes beside the settings: from when on another grid counts.
 const SWITCH_AT: &str = "switch_at";
 
 /// Settings that the contract names and a later release builds, with the value that asks for nothing.
@@ -451,6 +454,10 @@ fn change(
     let moved_path = checked.query.is_some() && existing.query_path.as_deref() != Some(path);
     if changed.is_empty() && !moved_path {
         return Ok("unchanged".to_owned());
+    }
+    let moved: Vec<&str> = changed.iter().copied().filter(|name| TABLE.contains(name)).collect();
+    if !moved.is_empty() {
+        retarget::require_free(existing, &moved)?;
     }
     claim_target(&checked, existing.id)?;
     check_query(&checked, path)?;

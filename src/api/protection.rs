@@ -284,11 +284,12 @@ fn unprotect(target: Option<pg_sys::Oid>) -> Result<String> {
         return Ok("not protected".to_owned());
     }
     if guards.iter().any(|guard| guard.table == table.oid && guard.is_clone) {
-        return Err(pipeline_of(&table).err().unwrap_or_else(|| {
-            Error::new(Code::InvalidParameter, format!("{} is protected as a partition", table.shown()))
-                .detail("Its triggers are those of a table that it is a partition of.")
-                .hint("SELECT fence_unprotect(...) with that table.")
-        }));
+        return Err(Error::new(
+            Code::InvalidParameter,
+            format!("{} is protected as a partition", table.shown()),
+        )
+        .detail("Its triggers are those of a table that it is a partition of.")
+        .hint(lifting(table.oid)));
     }
     require_right_to_lift(&table)?;
     for Guard { table, name, .. } in guards.iter().filter(|guard| !guard.is_clone) {
@@ -372,6 +373,18 @@ fn note(firing: Firing, sight: &Sight, rows: i64) {
     }
 }
 
+/// Where the row trigger of a partition comes from.
+const PROTECTED: &str = "SELECT t.tgrelid FROM pg_catalog.pg_trigger t
+    WHERE t.tgrelid IN (SELECT a.relid FROM pg_catalog.pg_partition_ancestors($1) a)
+      AND t.tgfoid = 'backfill.fence_guard'::pg_catalog.regproc AND (t.tgtype & 1) = 1 AND t.tgparentid = 0";
+
+/// The call that lifts the protection of a table, which may be a partition of the one that is protected.
+fn lifting(relation: pg_sys::Oid) -> String {
+    let protected = role::as_ledger(|| spi::latest(PROTECTED, &[relation.into()], |row| row.at(1)));
+    let table = quote::relation(protected.first().copied().unwrap_or(relation));
+    format!("SELECT fence_unprotect({}) lifts the protection.", quote::literal(&table))
+}
+
 /// The error of a row that is in no window which this transaction is fenced for.
 fn refusal(firing: Firing, sight: &Sight, which: &str, row: Row) -> Error {
     let (operation, table) = (firing.operation().name(), quote::relation(firing.relation()));
@@ -379,7 +392,7 @@ fn refusal(firing: Firing, sight: &Sight, which: &str, row: Row) -> Error {
     let Some(watch) = sight.watches.first() else {
         return error
             .detail("The table is protected, and no pipeline has it as its target any more: nobody can pass the fence of a window of it.")
-            .hint(format!("SELECT fence_unprotect({}) lifts the protection.", quote::literal(&table)));
+            .hint(lifting(firing.relation()));
     };
     let name = &watch.pipeline.name;
     let hint = format!(

@@ -68,6 +68,7 @@ fn discard(token: i64) -> Result<i64> {
     if stage.drop_if_idle() {
         return Ok(rows);
     }
+    stage.require_free()?;
     Err(Error::new(Code::Serialization, format!("the rows of token {token} are being read"))
         .detail(format!("A transaction holds {}.", stage.table()))
         .hint("Repeat the call when it has ended."))

@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::publication::{guard, publish};
+use crate::ledger::retarget;
 use crate::ledger::run::{self, Run};
 use crate::ledger::source::{Source, Wish};
 use crate::ledger::stage::{Purpose, Stage};
@@ -158,6 +159,7 @@ pub fn open(run: &Run) -> Result<Segment> {
                 run.token
             )));
     };
+    retarget::hold(pipeline)?;
     let zone = &pipeline.grid.at(run.window_start).grid.zone;
     Segment::open(oid, column, zone, [run.window_start, run.window_end])
 }

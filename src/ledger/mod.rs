@@ -23,6 +23,7 @@ pub mod pool;
 pub mod price;
 pub mod publication;
 pub mod requeue;
+pub mod retarget;
 pub mod reversion;
 pub mod rights;
 pub mod run;

@@ -84,7 +84,7 @@ pub fn publish(
         }
     };
     if let Some(stage) = Stage::find(run.token) {
-        stage.drop();
+        stage.drop()?;
     }
     let ending = Ending {
         rows: Some(replacement.rows as i64),

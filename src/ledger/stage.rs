@@ -15,6 +15,7 @@
 //! rows in quarantine are kept for a person. They belong to the ledger, in whose schema nobody else may create
 //! tables, and are granted to whoever works on the token.
 
+use crate::error::{Code, Error, Result};
 use crate::ledger::run::Run;
 use crate::postgres::{executor, quote, role, spi, subtransaction, target};
 use pgrx::pg_sys;
@@ -48,6 +49,14 @@ const INSERT: &str = "INSERT INTO backfill.stage_data (token, pipeline_id, relat
     VALUES ($1, $2, $3::pg_catalog.regclass, $4)";
 
 const DELETE: &str = "DELETE FROM backfill.stage_data WHERE token = $1";
+
+/// What must be dropped before a table can be. A view depends by its rule.
+const DEPENDENTS: &str = "SELECT DISTINCT CASE
+        WHEN r.oid IS NULL THEN pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
+        ELSE pg_catalog.pg_describe_object('pg_catalog.pg_class'::pg_catalog.regclass, r.ev_class, 0) END
+    FROM pg_catalog.pg_depend d
+    LEFT JOIN pg_catalog.pg_rewrite r ON d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND r.oid = d.objid
+    WHERE d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = $1 AND d.deptype = 'n' ORDER BY 1";
 
 const HAND_OVER: &str = "UPDATE backfill.stage_data
     SET token = $2, quarantined_at = NULL, reason = NULL, rows = NULL, sqlstate = NULL WHERE token = $1";
@@ -142,8 +151,27 @@ impl Stage {
         role::as_ledger(|| executor::write(&sql, None, None));
     }
 
-    /// Drops it with its rows.
-    pub fn drop(&self) {
+    /// Refuses to drop it while something that somebody made depends on it (55000).
+    pub fn require_free(&self) -> Result<()> {
+        let dependent =
+            role::as_ledger(|| spi::latest(DEPENDENTS, &[self.relation.into()], |row| row.at::<String>(1)));
+        if dependent.is_empty() {
+            return Ok(());
+        }
+        let (table, dependent) = (self.table(), dependent.join(", "));
+        Err(Error::new(Code::NotInState, format!("stage {table} cannot be dropped"))
+            .detail(format!("On it depends: {dependent}. A stage goes with the token whose rows it holds."))
+            .hint(format!("Drop {dependent}, then repeat the call.")))
+    }
+
+    /// Drops it with its rows; 55000 where something depends on it.
+    pub fn drop(&self) -> Result<()> {
+        self.require_free()?;
+        self.remove();
+        Ok(())
+    }
+
+    fn remove(&self) {
         role::as_ledger(|| {
             spi::run(DELETE, &[self.token.into()]);
             executor::write(&format!("DROP TABLE {}", self.table()), None, None);
@@ -154,7 +182,7 @@ impl Stage {
     pub fn drop_if_idle(&self) -> bool {
         let mode = pg_sys::AccessExclusiveLock as i32;
         let idle = unsafe { pg_sys::ConditionalLockRelationOid(self.relation, mode) };
-        idle && subtransaction::attempt(|| self.drop()).is_ok()
+        idle && subtransaction::attempt(|| self.remove()).is_ok()
     }
 
     /// Keeps its rows for a person: from here on they can be read but not changed, by the pipeline's owner too.

@@ -7,7 +7,7 @@
 //!
 //! Order, for whoever waits at all: row of a lease, then target, then gates; for people definitions, then decisions and
 //! approvals, then the gate of the pipeline or of the pool, then rows of plans, pipelines and pools. Claims take window,
-//! pool slot, limit slot and grid only if they are free and so never wait.
+//! pool slot, limit slot and grid only if they are free and so never wait, as the lock of a target is taken.
 //!
 //! A fenced transaction takes the gates of its pipelines and pools shared at COMMIT; calls that end rights (cancel, skip,
 //! lock, drop; pool_pause), or lift what ended them, take one exclusively. A person may hold several by then, of several
@@ -51,6 +51,8 @@ pub enum Key {
     Definitions,
     /// A code version of a pipeline is being recorded.
     Version { pipeline: i64 },
+    /// The target of a pipeline: shared by those who write a slice of it, see `ledger::retarget`.
+    Target { pipeline: i64 },
     /// The grid of a pipeline: shared by claims of windows that the ledger may not name yet, see `ledger::grid`.
     Grid { pipeline: i64 },
 }
@@ -78,6 +80,7 @@ impl Key {
             Self::Sequence { pipeline } => [12, pipeline, 0, 0],
             Self::Grid { pipeline } => [13, pipeline, 0, 0],
             Self::Decisions { pipeline } => [14, pipeline, 0, 0],
+            Self::Target { pipeline } => [15, pipeline, 0, 0],
         };
         parts
             .into_iter()

@@ -84,6 +84,16 @@ pub fn holds_slices(kind: &str) -> bool {
     matches!(kind, "r" | "p" | "f")
 }
 
+/// Whether a relation was not dropped.
+pub fn exists(relation: pg_sys::Oid) -> bool {
+    unsafe { !pg_sys::get_rel_name(relation).is_null() }
+}
+
+/// Whether a relation has a column of that name.
+pub fn has_column(relation: pg_sys::Oid, name: &str) -> bool {
+    unsafe { pg_sys::get_attnum(relation, quote::c_string(name).as_ptr()) != 0 }
+}
+
 /// The columns of any relation.
 pub fn columns(relation: pg_sys::Oid) -> Vec<Column> {
     catalog(COLUMNS, relation, |row| Column {

@@ -225,7 +225,7 @@ fn the_page_says_what_becomes_of_the_slices_and_of_the_source() {
     session.draft("'2024-01-01', '2024-01-16', 'test'");
     let page = session.lines("SELECT * FROM backfill_explain(2)").join("\n");
     for said in [
-        "2 slices are replaced, built 1 by v1, 1 by v2; 2 windows hold no data yet",
+        "2 slices are replaced, built 1 by v1, 1 by v2; of 2 windows the ledger has none",
         "and 11 windows beyond that are left out",
         "confidence low: a history of few runs says little",
         "80 % of such plans",
@@ -235,6 +235,33 @@ fn the_page_says_what_becomes_of_the_slices_and_of_the_source() {
     let kept = session.lines("SELECT * FROM backfill_explain(1)").join("\n");
     assert!(kept.contains("and that is overridden: tape"), "{kept}");
     assert!(kept.contains("neither a finished run nor an expected_duration"), "{kept}");
+}
+
+#[test]
+fn the_page_says_that_the_ledger_does_not_know_all_rows() {
+    let (_database, mut session) = priced("");
+    session.run("INSERT INTO facts SELECT '2024-01-01Z'::timestamptz + n * interval '1 hour', 0 FROM generate_series(0, 71) n");
+    let plan = session.draft("'2024-01-01', '2024-01-04', 'test'");
+    let said = |session: &mut Session, plan: i64| {
+        let page = session.lines(&format!("SELECT * FROM backfill_explain({plan})"));
+        let from = page.iter().position(|line| line.starts_with("4.")).unwrap();
+        let answers = page[from + 1..].iter().take_while(|line| !line.is_empty());
+        answers.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let answers = said(&mut session, plan.id);
+    assert_eq!(answers[0], "the ledger has no slice of these windows");
+    assert!(
+        answers[1].starts_with("rows that are in the target all the same are replaced too"),
+        "{answers:?}"
+    );
+    assert!(answers[2].contains("window_adopt()"), "{answers:?}");
+    assert_eq!(session.lines(&answers[3]), ["3|72|{}"]);
+
+    let plan = session.draft("'2024-01-01', '2024-01-04', 'test'");
+    let answers = said(&mut session, plan.id);
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert_eq!(answers[0], "3 slices are replaced, built 3 by legacy");
+    session.run(&format!("DROP TABLE facts; SELECT backfill_explain({})", plan.id));
 }
 
 #[test]

@@ -224,3 +224,18 @@ fn a_trigger_of_somebodys_own_making_is_no_way_around() {
     assert_sqlstate!(admin.try_run("INSERT INTO own VALUES (now())"), "0A000");
     assert_sqlstate!(admin.try_run("SELECT backfill.fence_guard()"), "0A000");
 }
+
+#[test]
+fn the_hint_without_a_pipeline_names_the_table_that_is_protected() {
+    let database = partitioned();
+    let mut admin = database.connect();
+    admin.run("SELECT pipeline_drop('logs')");
+    let call = "SELECT fence_unprotect('public.logs')";
+    for sql in ["INSERT INTO logs VALUES ('2024-02-01Z', 'north')", "SELECT fence_unprotect('february_rest')"]
+    {
+        let failure = admin.failure(sql);
+        assert!(failure.hint.starts_with(call), "{failure}");
+    }
+    admin.run(call);
+    admin.run("INSERT INTO logs VALUES ('2024-02-01Z', 'north')");
+}
