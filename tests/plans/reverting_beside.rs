@@ -110,6 +110,15 @@ fn a_revert_does_not_wait_for_long_for_those_who_write_there() {
 }
 
 #[test]
+fn a_decision_is_committed_before_a_revert() {
+    let (_database, mut session, _) = rebuilt("");
+    session.run("BEGIN; SELECT window_lock('daily', '2024-01-08', '2024-01-09', 'closed')");
+    assert_sqlstate!(session.revert(2), "55000");
+    session.run("ROLLBACK");
+    session.revert(2).unwrap();
+}
+
+#[test]
 fn a_reader_sees_all_of_the_old_or_all_of_the_new_at_every_level() {
     for level in LEVELS {
         let (database, mut operator, before) = rebuilt("");
