@@ -4,10 +4,14 @@ use crate::support::*;
 use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};
 
 /// The pipeline `far`, without a query: its target is a foreign table, which stands for `there.facts` of the same
-/// server over a connection of its own.
-fn far() -> Database {
+/// server over a connection of its own. `None` where the server came without postgres_fdw, as the wheel of version 16 does.
+fn far() -> Option<Database> {
     let database = Cluster::shared().database();
     let mut owner = database.connect();
+    if owner.lines("SELECT FROM pg_available_extensions WHERE name = 'postgres_fdw'").is_empty() {
+        println!("not tried: this server has no postgres_fdw");
+        return None;
+    }
     owner.run(
         "CREATE EXTENSION postgres_fdw;
          CREATE SCHEMA there;
@@ -22,7 +26,7 @@ fn far() -> Database {
     );
     define(&mut owner, "far", "'1 day', '2024-01-01', 'facts', 'at'", "");
     owner.run("INSERT INTO facts SELECT '2024-01-01 23:00Z'::timestamptz + n * interval '1 hour', -1 FROM generate_series(0, 25) n");
-    database
+    Some(database)
 }
 
 /// A token for the second day, which holds 24 rows of somebody's, beside one in each neighbour.
@@ -55,7 +59,7 @@ fn there(session: &mut Session) -> Vec<String> {
 
 #[test]
 fn a_slice_of_a_foreign_table_is_replaced_as_rows() {
-    let database = far();
+    let Some(database) = far() else { return };
     let mut session = database.connect();
     let token = second_day(&mut session);
     assert_sqlstate!(session.try_run(&hours(token, 5, ", strategy => 'diff'")), "0A000");
@@ -71,7 +75,7 @@ fn a_slice_of_a_foreign_table_is_replaced_as_rows() {
 
 #[test]
 fn what_is_refused_changes_nothing_on_the_far_side() {
-    let database = far();
+    let Some(database) = far() else { return };
     let [mut session, mut person] = [(); 2].map(|()| database.connect());
     let before = there(&mut session);
     let token = second_day(&mut session);
@@ -96,7 +100,7 @@ fn the_rights_are_looked_at_before_the_far_side_commits() {
     let write = "INSERT INTO facts VALUES ('2024-01-02 12:00Z', 0)";
     // Each a session that has not spoken to the far side before.
     for order in ["fence, write", "write, fence", "fence, write, finish"] {
-        let database = far();
+        let Some(database) = far() else { return };
         let [mut session, mut person] = [(); 2].map(|()| database.connect());
         let before = there(&mut person);
         let token = second_day(&mut session);
