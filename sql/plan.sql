@@ -1,7 +1,7 @@
 CREATE TABLE backfill.plan_data (
     plan_id       bigint      NOT NULL GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     pipeline_id   bigint      NOT NULL REFERENCES backfill.pipeline_data,
-    state         text        NOT NULL DEFAULT 'draft' CHECK (state IN ('draft', 'approved', 'paused', 'cancelled', 'reverted')),
+    state         text        NOT NULL DEFAULT 'draft' CHECK (state IN ('draft', 'approved', 'paused', 'cancelled', 'published', 'reverted')),
     origin        text        NOT NULL CHECK (origin IN ('person', 'resume')),
     request       jsonb       NOT NULL,   -- what was asked: selection is repeated from it at approval
     reason        text        NOT NULL CHECK (pg_catalog.btrim(reason) <> ''),
@@ -15,6 +15,9 @@ CREATE TABLE backfill.plan_data (
     on_failure    text        NOT NULL CHECK (on_failure IN ('continue', 'stop')),
     generation    int         NOT NULL DEFAULT 0,  -- counts retries and extensions: each gives claims new windows
     code_version  text,
+    publish       text        NOT NULL CHECK (publish IN ('each', 'together')),
+    -- what a plan with code of its own will put in its place: NULL where the plan runs the pipeline's
+    code_before   jsonb       CHECK (code_before IS NULL OR publish = 'together'),
     effects       boolean     NOT NULL,
     params        jsonb,
     allow_shrink  text,
@@ -41,6 +44,8 @@ CREATE TABLE backfill.plan_data (
     cancelled_by  text,
     cancelled_at  timestamptz,
     cancel_reason text,
+    published_by  text,
+    published_at  timestamptz,
     reverted_by   text,
     reverted_at   timestamptz,
     revert_reason text,
@@ -48,6 +53,9 @@ CREATE TABLE backfill.plan_data (
     CHECK ((cancelled_at IS NULL) = (cancelled_by IS NULL)),
     CHECK (state <> 'cancelled' OR cancelled_at IS NOT NULL),
     CHECK (cancelled_at IS NULL OR state IN ('cancelled', 'reverted')),
+    CHECK (pg_catalog.num_nonnulls(published_by, published_at) IN (0, 2)),
+    CHECK (CASE state WHEN 'published' THEN published_at IS NOT NULL WHEN 'reverted' THEN true ELSE published_at IS NULL END),
+    CHECK (published_at IS NULL OR publish = 'together'),
     CHECK ((state = 'reverted') = (reverted_at IS NOT NULL)),
     CHECK (pg_catalog.num_nonnulls(reverted_by, reverted_at, revert_reason) IN (0, 3)),
     CHECK ((paused_at IS NULL) = (paused_by IS NULL)),

@@ -48,20 +48,21 @@ CROSS JOIN LATERAL (
 COMMENT ON VIEW backfill.run_void_data IS 'Runs, until when their leases hold, and why an open one may not do anything any more.';
 
 -- One owner per window: a plan owns its windows from approval until each has ended in it (done, failed for
--- good, refused, skipped) or the plan is cancelled. The one place of this rule.
+-- good, refused, skipped) or the plan is cancelled; what is staged until it is published. The one place of this rule.
 CREATE VIEW backfill.owned_data AS
 SELECT w.pipeline_id, w.window_start, w.window_end, w.plan_id, w.seq, r.token IS NOT NULL AS started
 FROM backfill.plan_data pl
 JOIN backfill.plan_window_data w ON w.plan_id = pl.plan_id
 LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
 LEFT JOIN LATERAL (
-    SELECT n.token, n.ended_at FROM backfill.run_data n
+    SELECT n.token, n.ended_at, n.together AND n.outcome = 'done' AND n.published_at IS NULL AS is_staged
+    FROM backfill.run_data n
     WHERE n.pipeline_id = w.pipeline_id AND n.window_start = w.window_start AND n.plan_id = w.plan_id
     ORDER BY n.turn DESC LIMIT 1
 ) r ON true
 WHERE pl.state IN ('approved', 'paused')
-  AND c.drained IS DISTINCT FROM pl.generation
-  AND (r.ended_at IS NULL OR EXISTS (
+  AND (c.drained IS DISTINCT FROM pl.generation OR pl.publish = 'together')
+  AND (r.ended_at IS NULL OR r.is_staged OR EXISTS (
         SELECT FROM backfill.requeue_data q
         WHERE q.pipeline_id = w.pipeline_id AND q.plan_id = w.plan_id AND q.window_start = w.window_start))
   -- One look at the index a window: while statistics do not know of skips, a join of all windows and all skips seems
@@ -69,7 +70,7 @@ WHERE pl.state IN ('approved', 'paused')
   AND (SELECT true FROM backfill.closing_data s
        WHERE s.pipeline_id = w.pipeline_id AND s.window_start = w.window_start AND s.mark = 'skipped'
          AND (s.in_force OR s.plan_id = w.plan_id) LIMIT 1) IS NULL;
-COMMENT ON VIEW backfill.owned_data IS 'Windows that an approved plan still owns.';
+COMMENT ON VIEW backfill.owned_data IS 'Windows that an approved plan still owns, staged ones included.';
 
 -- Every open run, found by its pool slot: the newest run of a slot is the only one of it that can be open. Costs as
 -- much as there are slots, however long the log is.
@@ -130,7 +131,7 @@ COMMENT ON VIEW backfill.plan_run_data IS 'How the windows of each plan stand in
 
 -- How a plan stands: the one place of what is shown as its state.
 CREATE VIEW backfill.plan_count_data AS
-SELECT pl.plan_id, n.done, n.failed, n.running, n.started, n.ended, skipped.windows AS skipped,
+SELECT pl.plan_id, n.done, n.staged, n.failed, n.running, n.started, n.ended, skipped.windows AS skipped,
        n.ended + skipped.windows >= pl.windows AS is_over,
        pl.canary IS NOT NULL AND n.canary_ended + skipped.canary >= pl.canary AS is_canary_over,
        CASE WHEN pl.state = 'paused' THEN pl.paused_by
@@ -141,13 +142,15 @@ SELECT pl.plan_id, n.done, n.failed, n.running, n.started, n.ended, skipped.wind
             WHEN stop.token IS NOT NULL THEN pg_catalog.format('token %s failed for good', stop.token)
             ELSE pg_catalog.format('the first %s windows have run', pl.canary) END AS pause_reason,
        CASE WHEN pl.state NOT IN ('approved', 'paused') THEN pl.state
-            WHEN n.ended + skipped.windows >= pl.windows THEN CASE WHEN n.failed > 0 THEN 'partial' ELSE 'completed' END
+            WHEN n.ended + skipped.windows >= pl.windows THEN
+                CASE WHEN n.failed > 0 THEN 'partial' WHEN n.staged > 0 THEN 'staged' ELSE 'completed' END
             WHEN pl.state = 'paused' OR stop.token IS NOT NULL OR n.canary_ended + skipped.canary >= pl.canary THEN 'paused'
             WHEN n.started > 0 THEN 'running'
             ELSE 'approved' END AS state
 FROM backfill.plan_data pl
 CROSS JOIN LATERAL (
     SELECT pg_catalog.count(*) FILTER (WHERE r.outcome = 'done') AS done,
+           pg_catalog.count(*) FILTER (WHERE r.together AND r.outcome = 'done' AND r.published_at IS NULL AND NOT r.skipped) AS staged,
            pg_catalog.count(*) FILTER (WHERE r.outcome IN ('failed', 'expired', 'refused') AND NOT r.requeued AND NOT r.skipped) AS failed,
            -- There are no more open runs than the plan has slots.
            pg_catalog.count(*) FILTER (WHERE CASE WHEN r.outcome IS NULL THEN (

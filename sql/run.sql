@@ -46,9 +46,12 @@ CREATE TABLE backfill.run_data (
     error          text,
     sqlstate       text,
     metrics        jsonb,
+    together       boolean     NOT NULL DEFAULT false,  -- its plan publishes all windows at once: once done it is staged
     has_effects    boolean     NOT NULL DEFAULT false,  -- it emitted some that its end makes ready
     restores       bigint,                              -- the run that made the slice which this one put back
-    CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (outcome <> 'done' OR published_at IS NOT NULL)),
+    CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (outcome <> 'done' OR together OR published_at IS NOT NULL)),
+    -- What is staged is published once, by backfill_publish(), after it ended.
+    CHECK (NOT together OR plan_id > 0 AND (published_at IS NULL OR outcome = 'done')),
     -- Rows that were in the target before the ledger knew them: nobody produced them under a lease.
     CHECK (run_kind <> 'adopted' OR outcome = 'done' AND attempt = 0 AND worker IS NULL),
     -- A plan was reverted: an earlier slice is there again under this token, or (withdrawn) none is, as before the plan.

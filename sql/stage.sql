@@ -9,6 +9,15 @@ CREATE TABLE backfill.stage_data (
     rows        bigint,
     sqlstate    text
 );
+-- One for each plan that publishes all its windows at once, from its approval until that or until it is swept.
+CREATE TABLE backfill.plan_stage_data (
+    plan_id     bigint      NOT NULL PRIMARY KEY,
+    pipeline_id bigint      NOT NULL,
+    relation    regclass    NOT NULL,
+    made_at     timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+);
+COMMENT ON TABLE backfill.plan_stage_data IS 'Stages of plans: tables that hold the new rows of all windows of a plan until it is published.';
+
 COMMENT ON TABLE backfill.stage_data IS 'Staging tables: the token that owns each, and why those in quarantine are kept.';
 
 -- What becomes of each stage: the one place of this rule. A run that is void will never be anything else.

@@ -74,8 +74,10 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_
        COALESCE((SELECT g.time_zone FROM pg_catalog.unnest(p.ended_grids) g
                  WHERE g.since <= r.window_start AND g.until > r.window_start), p.time_zone) AS time_zone,
        r.run_kind, NULLIF(r.plan_id, 0) AS plan_id, r.attempt,
-       r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, t.target, t.target AS write_to,
-       'each'::text AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
+       r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, t.target,
+       CASE WHEN r.together THEN (SELECT g.relation FROM backfill.plan_stage_data g WHERE g.plan_id = r.plan_id)
+            ELSE t.target END AS write_to,
+       CASE WHEN r.together THEN 'together' ELSE 'each' END AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
        r.worker, r.role, r.started_at, r.beat_at, r.progress
 FROM backfill.open_run_data open
 JOIN backfill.run_void_data r ON r.token = open.token
@@ -90,9 +92,9 @@ COMMENT ON VIEW backfill.leases IS 'Open leases. One past expires_at may go on w
 CREATE VIEW backfill.plans WITH (security_barrier) AS
 SELECT pl.plan_id, v.name AS pipeline, n.state,
        pl.windows, pl.range_start, pl.range_end, pl.reason, pl.ordering, pl.concurrency, o.name AS pool, pl.priority,
-       pl.canary, pl.on_failure, pl.code_version, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
+       pl.canary, pl.on_failure, pl.code_version, pl.publish, pl.effects, pl.params, pl.allow_shrink, pl.estimate,
        backfill.plan_actual(pl.plan_id, n.is_over AND n.skipped = 0) AS actual,
-       n.done, n.failed, n.running, n.skipped,
+       n.done, n.staged, n.failed, n.running, n.skipped,
        CASE WHEN n.state = 'running' THEN backfill.plan_eta(pl.plan_id, pl.windows - n.ended - n.skipped) END AS eta,
        (SELECT pg_catalog.count(*) FROM backfill.suppression_data s WHERE s.plan_id = pl.plan_id) AS effects_suppressed,
        pl.created_by, pl.created_at, CASE WHEN pl.state = 'draft' THEN pl.expires_at END AS expires_at,
@@ -100,12 +102,12 @@ SELECT pl.plan_id, v.name AS pipeline, n.state,
        CASE WHEN n.state = 'paused' THEN n.paused_by END AS paused_by,
        CASE WHEN n.state = 'paused' THEN pl.paused_at END AS paused_at,
        CASE WHEN n.state = 'paused' THEN n.pause_reason END AS pause_reason,
-       pl.cancelled_by, pl.cancelled_at, pl.cancel_reason, pl.reverted_by, pl.reverted_at, pl.revert_reason
+       pl.cancelled_by, pl.cancelled_at, pl.cancel_reason, pl.published_by, pl.published_at, pl.reverted_by, pl.reverted_at, pl.revert_reason
 FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
 JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
 JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id;
-COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), completed, partial (some windows failed or were refused), cancelled, reverted. actual is what a plan took, under the keys of its estimate, and eta when a running one will end; both are computed when they are asked for.';
+COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), staged (all windows are, and wait for backfill_publish), published, completed, partial (some windows failed or were refused), cancelled, reverted. actual is what a plan took, under the keys of its estimate, and eta when a running one will end; both are computed when they are asked for.';
 
 CREATE VIEW backfill.plan_events WITH (security_barrier) AS
 SELECT e.plan_id, v.name AS pipeline, e.happened_at, e.who, e.what, e.why
@@ -292,12 +294,14 @@ UNION ALL
 SELECT CASE pl.state WHEN 'draft' THEN 'draft' ELSE pg_catalog.format('%s plan', pl.state) END, pl.pipeline, pl.windows, pl.range_start, NULL, pl.plan_id,
        CASE pl.state WHEN 'draft' THEN pg_catalog.format('it waits for approval: %s', pl.reason)
                      WHEN 'paused' THEN pg_catalog.format('paused by %s: %s', pl.paused_by, pl.pause_reason)
+                     WHEN 'staged' THEN 'all its windows are staged, and nothing is published'
                      ELSE pg_catalog.format('%s of its windows failed or were refused', pl.failed) END,
        pg_catalog.format(CASE pl.state WHEN 'draft' THEN 'SELECT backfill_explain(%s);'
                                        WHEN 'paused' THEN 'SELECT backfill_resume(%s);'
+                                       WHEN 'staged' THEN 'SELECT * FROM backfill_diff(%1$s); SELECT backfill_publish(%1$s);'
                                        ELSE 'SELECT backfill_retry(%s);' END, pl.plan_id)
 FROM backfill.plans pl
-WHERE pl.state IN ('paused', 'partial') OR pl.state = 'draft' AND pl.expires_at > pg_catalog.clock_timestamp()
+WHERE pl.state IN ('paused', 'partial', 'staged') OR pl.state = 'draft' AND pl.expires_at > pg_catalog.clock_timestamp()
 UNION ALL
 SELECT 'paused pipeline', p.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('paused by %s: %s', p.paused_by, p.pause_reason),
        pg_catalog.format('SELECT * FROM pipeline_resume(%L);', p.pipeline)

@@ -53,6 +53,7 @@ extension_sql_file!("../sql/slice.sql", name = "slice", requires = ["views"]);
 extension_sql_file!("../sql/quarantine.sql", name = "quarantine", requires = ["slice"]);
 extension_sql_file!("../sql/kept.sql", name = "kept", requires = ["views"]);
 extension_sql_file!("../sql/audit.sql", name = "audit", requires = ["views"]);
+extension_sql_file!("../sql/together.sql", name = "together", requires = ["quarantine"]);
 extension_sql_file!("../sql/dump.sql", name = "dump", finalize);
 
 #[cfg(any(test, feature = "pg_test"))]

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 71] = [
+pub const CALLS: [Call; 73] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -50,6 +50,7 @@ pub const CALLS: [Call; 71] = [
     call("window_why", Level::Read, "SELECT window_why('clicks', '2024-01-02')"),
     call("pipeline_calendar", Level::Read, "SELECT pipeline_calendar('clicks')"),
     call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),
+    call("backfill_diff", Level::Read, "SELECT * FROM backfill_diff(4)"),
     call("backfill_progress", Level::Read, "SELECT backfill_progress({plan})"),
     call("backfill_heartbeat", Level::Work, "SELECT backfill_heartbeat({token})"),
     call("backfill_finish", Level::Work, "SELECT backfill_finish({token}, 1)"),
@@ -83,6 +84,7 @@ pub const CALLS: [Call; 71] = [
     call("backfill_retry", Level::Operate, "SELECT backfill_retry(1)"),
     call("backfill_adjust", Level::Operate, "SELECT backfill_adjust(1, 1)"),
     call("backfill_extend", Level::Operate, "SELECT backfill_extend(1)"),
+    call("backfill_publish", Level::Operate, "SELECT backfill_publish(4)"),
     call("backfill_revert", Level::Operate, "SELECT backfill_revert(3, 'why')"),
     call("window_skip", Level::Operate, "SELECT window_skip('clicks', '2024-04-01', '2024-04-02', 'why')"),
     call(
@@ -145,8 +147,8 @@ pub const CALLS: [Call; 71] = [
     call("backfill_new_epoch", Level::Superuser, "SELECT backfill_new_epoch('why')"),
 ];
 
-/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, a plan that is over, an effect of the first
-/// plan's last window, and rows in quarantine of the one before.
+/// A pipeline `clicks` with an open lease, a plan with windows left, a draft, a plan that is over, one that is staged, an effect of
+/// the first plan's last window, and rows in quarantine of the one before.
 pub struct World {
     pub database: Database,
     pub owner: String,
@@ -193,7 +195,10 @@ impl World {
             "SELECT backfill_plan('clicks', '2024-02-10', '2024-02-11', 'over', expect => 1);
              SELECT replace_partition(token)
              FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-02-10');
-             DELETE FROM clicks",
+             DELETE FROM clicks;
+             SELECT backfill_plan('clicks', '2024-02-11', '2024-02-12', 'staged', publish => 'together', expect => 1);
+             SELECT replace_partition(token)
+             FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-02-11')",
         );
         let token = claim(&mut admin, "clicks");
         let effect = admin.one("SELECT id FROM backfill.effects", &[]);

@@ -10,6 +10,8 @@ mod proposing;
 mod reverting;
 mod reverting_beside;
 mod size;
+mod together;
+mod together_beside;
 
 use pgrx_tests::Session;
 

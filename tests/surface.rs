@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 54] = [
+const ROUTINES: [(&str, &str, &str); 56] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -25,6 +25,7 @@ const ROUTINES: [(&str, &str, &str); 54] = [
          code_version text DEFAULT NULL, window_key text DEFAULT NULL",
         "SETOF backfill.lease",
     ),
+    ("backfill_diff", "plan_id bigint", "SETOF backfill.difference"),
     ("backfill_explain", "plan_id bigint", "SETOF text"),
     ("backfill_extend", "plan_id bigint", "bigint"),
     (
@@ -52,6 +53,7 @@ const ROUTINES: [(&str, &str, &str); 54] = [
         "backfill.plan_summary",
     ),
     ("backfill_progress", "plan_id bigint", "backfill.progress"),
+    ("backfill_publish", "plan_id bigint", "bigint"),
     ("backfill_release", "token bigint", "text"),
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),
@@ -137,7 +139,11 @@ const ROUTINES: [(&str, &str, &str); 54] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 24] = [
+const COLUMNS: [(&str, &str); 26] = [
+    (
+        "difference",
+        "window_key, window_start, changed, rows_now, rows_new, gone, fresh, digest_now, digest_new, columns, sample",
+    ),
     ("effect_delivery", "id, pipeline, window_key, window_start, window_end, effect, key, payload"),
     ("effects", "id, pipeline, window_key, effect, key, state"),
     (
@@ -155,6 +161,7 @@ const COLUMNS: [(&str, &str); 24] = [
     ("missed", "pipeline, windows, oldest, newest"),
     ("pipelines", "pipeline, owner, cadence, start_at, time_zone, target, query, code_version"),
     ("plan_declined", "plan_id, range_start, range_end, windows, reason"),
+    ("plan_stages", "plan_id, pipeline, is_needed, relation, bytes, made_at"),
     ("plan_summary", "plan_id, windows, range_start, range_end, estimate, declined"),
     (
         "plans",
@@ -552,7 +559,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 91] = [
+const ERRORS: [(&str, &str, &str); 100] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -650,6 +657,27 @@ const ERRORS: [(&str, &str, &str); 91] = [
     ),
     ("55000", "", "SELECT pool_drop('live')"),
     ("55000", "", "SELECT backfill_retry(2)"),
+    ("55000", "", "SELECT backfill_publish(1)"),
+    ("22004", "", "SELECT backfill_publish(NULL)"),
+    ("42704", "", "SELECT backfill_publish(99)"),
+    ("55000", "", "SELECT backfill_diff(1)"),
+    (
+        "55000",
+        "SELECT window_lock('clicks', '2024-02-11', '2024-02-12', 'why')",
+        "SELECT backfill_publish(4)",
+    ),
+    (
+        "BF006",
+        "SELECT pipeline_audit('clicks', 'any', 'SELECT false FROM slice')",
+        "SELECT backfill_publish(4)",
+    ),
+    ("55000", "DELETE FROM backfill.plan_stage_4", "SELECT backfill_publish(4)"),
+    ("55000", "ALTER TABLE clicks RENAME who TO what", "SELECT backfill_diff(4)"),
+    (
+        "0A000",
+        "",
+        "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', 'why', ordering => 'sequential', publish => 'together')",
+    ),
     ("55000", "", "SELECT backfill_revert(2, 'why')"),
     ("22023", "", "SELECT backfill_revert(3, ' ')"),
     ("22004", "", "SELECT backfill_revert(NULL, 'why')"),

@@ -44,13 +44,13 @@ fn explain(plan_id: i64) -> Result<Vec<String>> {
     answer_to("1. How many windows?", amount(&pipeline, &plan));
     answer_to("2. Does window N depend on window N-1?", ordering(&pipeline, &plan));
     answer_to("3. What side effects fire per run?", effects(&request));
-    answer_to("4. Who reads the target meanwhile?", readers(&pipeline, &plan, &state));
+    answer_to("4. Who reads the target meanwhile?", readers(&pipeline, &plan, &request, &state));
     answer_to("5. Can the source still answer for these windows?", source(&pipeline, &request, &declined));
     if !declined.is_empty() {
         answer_to("Not in the plan:", declined.iter().map(|d| left_out(&pipeline, d)).collect());
     }
     match (state.as_str(), actual) {
-        ("completed" | "partial", Some(actual)) => {
+        ("completed" | "partial" | "staged" | "published", Some(actual)) => {
             answer_to("What it was priced at, and what it took:", comparison(&plan.estimate, &actual));
         }
         ("draft", _) => {
@@ -164,7 +164,7 @@ fn effects(request: &Request) -> Vec<String> {
     }]
 }
 
-fn readers(pipeline: &Pipeline, plan: &Plan, state: &str) -> Vec<String> {
+fn readers(pipeline: &Pipeline, plan: &Plan, request: &Request, state: &str) -> Vec<String> {
     let holding: Vec<(&String, i64)> = plan.estimate["holding_data"]
         .as_object()
         .into_iter()
@@ -186,10 +186,17 @@ fn readers(pipeline: &Pipeline, plan: &Plan, state: &str) -> Vec<String> {
     if replaced < plan.windows && pipeline.target.is_some_and(table::exists) {
         answers.extend(unknown(pipeline, plan, state));
     }
-    answers.push(format!(
-        "each slice is replaced at once when its window is done; pool {} bounds the load",
-        plan.pool
-    ));
+    let how = if plan.together {
+        "all slices are replaced at once by backfill_publish(), and the old ones kept"
+    } else {
+        "each slice is replaced at once when its window is done"
+    };
+    answers.push(format!("{how}; pool {} bounds the load", plan.pool));
+    if request.has_own_code() {
+        answers.push(
+            "the pipeline gets the plan's code with them; until then live work keeps its own".to_owned(),
+        );
+    }
     answers
 }
 

@@ -81,6 +81,7 @@ struct Lease {
     query: Option<String>,
     params: Option<serde_json::Value>,
     expires_at: Instant,
+    plan_stage: Option<pg_sys::Oid>,
 }
 
 impl Lease {
@@ -101,8 +102,8 @@ impl Lease {
                 value(self.effects),
                 value(self.as_of),
                 value(pipeline.target),
-                value(pipeline.target),
-                value("each"),
+                value(self.plan_stage.or(pipeline.target)),
+                value(if self.plan_stage.is_some() { "together" } else { "each" }),
                 value(self.query),
                 value(self.params.map(JsonB)),
                 value(pipeline.lease_for),
@@ -127,6 +128,7 @@ fn lease_of_grant(grant: Grant) -> Composite {
         query: grant.query,
         params: grant.params,
         expires_at: grant.expires_at,
+        plan_stage: grant.plan_stage,
     }
     .row(&grant.pipeline)
 }
@@ -146,6 +148,7 @@ fn lease_of_run(run: Run) -> Composite {
         query: run.query,
         params: run.params.map(|params| params.0),
         expires_at: run.expires_at,
+        plan_stage: run.plan_stage,
     }
     .row(&run.pipeline)
 }

@@ -3,6 +3,7 @@
 pub mod adoption;
 pub mod audit;
 pub mod calendar;
+pub mod difference;
 pub mod effect;
 pub mod explain;
 pub mod lease;
@@ -13,6 +14,7 @@ pub mod plan_life;
 pub mod pool;
 pub mod progress;
 pub mod protection;
+pub mod publication;
 pub mod quarantine;
 pub mod reversion;
 pub mod slice;

@@ -7,12 +7,13 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::permit::{self, Cap, Size};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selection, select};
+use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{Reading, require_reason};
 use crate::ledger::{gate, grid, pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
-use crate::postgres::{datum, lock, lock::Key, role, session, settings, spi};
+use crate::postgres::{datum, lock, lock::Key, query, role, session, settings, spi};
 use pgrx::prelude::*;
 use pgrx::{JsonB, pg_sys};
 use serde_json::{Map, Value, json};
@@ -43,7 +44,10 @@ const ARGUMENTS: Signature = &[
 
 #[pg_extern(sql = false)]
 fn backfill_plan(fcinfo: pg_sys::FunctionCallInfo) -> Composite {
-    let arguments = unsafe { arguments::object(fcinfo, ARGUMENTS) };
+    let mut arguments = unsafe { arguments::object(fcinfo, ARGUMENTS) };
+    if arguments.get("query").is_some_and(Value::is_string) {
+        arguments.insert(plan::QUERY_PATH.to_owned(), Value::from(settings::search_path()));
+    }
     let summary = settings::pinned(|| plan(arguments));
     answer(summary).row()
 }
@@ -87,6 +91,10 @@ fn plan(mut arguments: Map<String, Value>) -> Result<Summary> {
     let name = arguments.remove("pipeline").and_then(|v| v.as_str().map(str::to_owned));
     let pipeline = Pipeline::for_caller(name.as_deref().unwrap_or_default(), Level::Operate)?;
     let request = Request::read(&arguments)?;
+    if request.query.is_some() || request.has_own_code() {
+        // A query runs as the owner, and what is published together becomes what the pipeline runs.
+        rights::require(&pipeline, Level::Owner)?;
+    }
     arguments.retain(|_, v| !v.is_null());
     let summary = propose(&pipeline, &request, arguments, "person")?;
     match (summary.plan_id, request.expect) {
@@ -112,9 +120,9 @@ fn unexpected(summary: &Summary, expect: i64) -> Error {
 const INSERT: &str = "INSERT INTO backfill.plan_data
         (pipeline_id, origin, request, reason, ordering, concurrency, pool_id, priority, code_version, effects,
          params, allow_shrink, as_of, windows, range_start, range_end, member_ranges, member_states, member_tokens,
-         estimate, created_by, canary, on_failure, grid_version)
+         estimate, created_by, canary, on_failure, grid_version, publish, code_before)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24)
+        $24, $25, $26)
     RETURNING plan_id";
 
 const INSERT_DECLINED: &str = "INSERT INTO backfill.plan_declined_data (plan_id, range_start, range_end, windows, reason)
@@ -131,6 +139,8 @@ pub fn propose(
 ) -> Result<Summary> {
     let as_of = datum::clock();
     request.require_order_of(pipeline)?;
+    request.require_target_of(pipeline)?;
+    check_query(pipeline, request)?;
     let (pool_id, slots) = pool::refer(&request.pool)?;
     let concurrency = match request.ordering {
         Ordering::Sequential => 1,
@@ -188,6 +198,8 @@ pub fn propose(
         request.canary.into(),
         (if request.stops_on_failure { "stop" } else { "continue" }).into(),
         pipeline.grid_version.into(),
+        (if request.together { "together" } else { "each" }).into(),
+        request.has_own_code().then(|| JsonB(json!(pipeline.definition()))).into(),
     ];
     let plan_id: i64 = role::as_ledger(|| {
         let plan_id: i64 =
@@ -212,10 +224,21 @@ pub fn store_declined(plan_id: i64, declined: &[Declined]) {
     spi::run(INSERT_DECLINED, &args);
 }
 
-/// The version that every run of the plan will carry: for a SQL pipeline its fingerprint now, else the one
-/// that the plan, or the pipeline, is pinned to.
+/// Refuses a query of the plan's own that the target cannot take, as a definition does.
+fn check_query(pipeline: &Pipeline, request: &Request) -> Result<()> {
+    match (&request.query, pipeline.target) {
+        (Some((text, path)), Some(target)) => {
+            settings::with_patience(|| query::check(text, path, target, &pipeline.grid.zone().name()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The version that every run of the plan will carry: of a query, the plan's own or the pipeline's, its fingerprint now,
+/// else the one that the plan, or the pipeline, is pinned to.
 pub fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<String>> {
-    if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
+    let own = request.query.as_ref().map(|(query, path)| (query, path));
+    if let Some((query, path)) = own.or(pipeline.query.as_ref().zip(pipeline.query_path.as_ref())) {
         if request.code_version.is_some() {
             return Err(Error::new(
                 Code::InvalidParameter,
@@ -287,6 +310,7 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
     require_grid(&pipeline, &plan)?;
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;
+    request.require_target_of(&pipeline)?;
     let selection = select(&pipeline, &request, plan.as_of)?;
     revalidate(&pipeline, &plan, &request, &selection)?;
     let mut members = selection.list(&pipeline);
@@ -299,6 +323,9 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
         spi::run(APPROVE, &[plan_id.into(), approved_by.as_str().into()]);
         spi::notify(&plan_id.to_string());
     });
+    if plan.together {
+        settings::with_patience(|| PlanStage::create(&plan, &pipeline))?;
+    }
     plan::note(plan_id, "approved", None);
     Ok("approved".to_owned())
 }
@@ -376,7 +403,8 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
     .expect("drafts keep their members");
     let now = Frozen::of(&selection.members);
     let version = frozen_version(pipeline, request)?;
-    if frozen == now && version == plan.code_version {
+    let redefined = plan.code_before.as_ref().is_some_and(|before| *before != pipeline.definition());
+    if frozen == now && version == plan.code_version && !redefined {
         return Ok(());
     }
     let owned = selection
@@ -403,6 +431,9 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
             shown(&version),
             shown(&plan.code_version)
         ));
+    }
+    if redefined {
+        differences.push("the pipeline was given other code".to_owned());
     }
     let more = differences.len().saturating_sub(NAMED);
     differences.truncate(NAMED);
@@ -486,9 +517,12 @@ fn withdraw(plan: &Plan, reason: &str) -> Option<Freed> {
         if plan.state != "draft" && spi::first(OWNS, &[plan.id.into()], |_| ()).is_none() {
             return None;
         }
-        // Claims have passed over all that is left, and none has been at the end of the list since.
+        // What is staged is freed too. And where claims have passed over all that is left, none has been at the end of the
+        // list since.
         let freed = match freed + revoked {
-            0 if plan.state != "draft" => spi::first(OWNED, &[plan.id.into()], |row| row.at(1)).unwrap_or(0),
+            known if plan.state != "draft" && (plan.together || known == 0) => {
+                spi::first(OWNED, &[plan.id.into()], |row| row.at(1)).unwrap_or(0)
+            }
             known => known,
         };
         let writing = writer::of(Reading::Deciding, held).into_iter().map(|(_, pid)| pid).collect();
@@ -502,7 +536,8 @@ fn withdraw(plan: &Plan, reason: &str) -> Option<Freed> {
 /// Most plans that have ended are drained, so that they need not be looked at.
 const NOT_DRAINED: &str = "SELECT pl.plan_id FROM backfill.plan_data pl
     LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
-    WHERE pl.pipeline_id = $1 AND pl.state <> 'cancelled' AND c.drained IS DISTINCT FROM pl.generation
+    WHERE pl.pipeline_id = $1 AND pl.state <> 'cancelled'
+      AND (c.drained IS DISTINCT FROM pl.generation OR pl.publish = 'together')
     ORDER BY pl.plan_id";
 
 /// Cancels every open plan of a pipeline, in which nobody else decides meanwhile.

@@ -6,7 +6,7 @@ use crate::ledger::rights::{self, Level};
 use crate::ledger::run::{self, Run};
 use crate::ledger::stage::{self, Stage};
 use crate::ledger::window::require_reason;
-use crate::ledger::{acceptance, gate, kept};
+use crate::ledger::{acceptance, gate, kept, plan_stage};
 use crate::postgres::composite::Composite;
 use crate::postgres::{role, session, settings};
 use pgrx::prelude::*;
@@ -80,6 +80,6 @@ const AT_ONCE: usize = 1_000;
 fn sweep() -> Result<(i64, i64)> {
     role::require_superuser("backfill_sweep")?;
     session::require_writable()?;
-    let (stages, kept) = (stage::sweep(None, AT_ONCE), kept::sweep(AT_ONCE));
-    Ok((stages.0 + kept.0, stages.1 + kept.1))
+    let swept = [stage::sweep(None, AT_ONCE), plan_stage::sweep(AT_ONCE), kept::sweep(AT_ONCE)];
+    Ok(swept.into_iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)))
 }

@@ -7,11 +7,12 @@ use crate::ledger::gate;
 use crate::ledger::kept::Kept;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::Plan;
-use crate::ledger::publication::publish;
+use crate::ledger::publication::{Closing, publish};
 use crate::ledger::reversion::{self, Published};
 use crate::ledger::run::{self, Ending};
 use crate::ledger::source::Source;
 use crate::ledger::strategy::Strategy;
+use crate::ledger::together;
 use crate::ledger::window::require_reason;
 use crate::postgres::scratch::Scratch;
 use crate::postgres::{role, session, settings, spi, target};
@@ -46,6 +47,10 @@ fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
         pgrx::check_for_interrupts!();
         settings::with_patience(|| scratch.run(|| put_back(&pipeline, window, &reason)))?;
     }
+    if let Some((before, after)) = together::definition(&plan)? {
+        // Unless it was given other code since.
+        pipeline.redefine(&after, before);
+    }
     reversion::note(&pipeline, &plan, stale, &reason);
     Ok(windows.len() as i64)
 }
@@ -55,7 +60,7 @@ fn require_over(plan: &Plan) -> Result<()> {
     let state = role::as_ledger(|| spi::latest_bulk(STATE, &[plan.id.into()], |row| row.at::<String>(1)));
     let state = state.first().map_or("", String::as_str);
     let hint = match state {
-        "completed" | "partial" | "cancelled" => return Ok(()),
+        "completed" | "partial" | "cancelled" | "published" => return Ok(()),
         "reverted" => {
             "SELECT reverted_by, reverted_at, revert_reason FROM backfill.plans says who did, when and why."
                 .to_owned()
@@ -85,7 +90,7 @@ fn put_back(pipeline: &Pipeline, window: &Published, reason: &str) -> Result<()>
             let source = Source::kept();
             let built = Kept::read(token).build(&run, &target, &source)?;
             built.inside(&run, &target)?;
-            publish(&run, &target, &source, built, Strategy::Auto, Some(reason.to_owned()), true)?;
+            publish(&run, &target, &source, built, Strategy::Auto, Some(reason.to_owned()), Closing::Finish)?;
         }
         None => {
             let held = target.measure();

@@ -1,10 +1,11 @@
 //! Replacing the slice of a window.
 
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::publication::{guard, publish};
+use crate::ledger::plan_stage::PlanStage;
+use crate::ledger::publication::{self, Closing, Replacement, guard, publish};
 use crate::ledger::retarget;
 use crate::ledger::run::{self, Run};
-use crate::ledger::source::{Source, Wish};
+use crate::ledger::source::{Built, Source, Wish};
 use crate::ledger::stage::{Purpose, Stage};
 use crate::ledger::strategy::Strategy;
 use crate::ledger::{audit, gate};
@@ -81,13 +82,13 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     let run = run::fence(token)?;
     let strategy = Strategy::named(strategy)?;
     let target = open(&run)?;
-    let source = Source::of(&run, &target, wish)?;
-    let built = source.build(&run, &target)?;
+    let (place, source, built) = build(&run, &target, wish)?;
     built.inside(&run, &target)?;
     if !wish.is_accepted {
         audit::check(&run, &built.rows)?;
     }
-    let replacement = publish(&run, &target, &source, built, strategy, consent(&run, wish), finish)?;
+    let closing = if finish { Closing::Finish } else { Closing::Record };
+    let replacement = write(&run, &target, place, &source, built, strategy, consent(&run, wish), closing)?;
     Ok(composite(
         "replacement",
         vec![
@@ -102,6 +103,39 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     ))
 }
 
+/// The new rows of a run, for the target, or first for the stage of its plan where that publishes all windows at once.
+fn build(run: &Run, target: &Segment, wish: &Wish) -> Result<(Option<Segment>, Source, Built)> {
+    let Some(relation) = run.plan_stage else {
+        let source = Source::of(run, target, wish)?;
+        let built = source.build(run, target)?;
+        return Ok((None, source, built));
+    };
+    let stage = PlanStage::open(relation, run)?;
+    let source = Source::of(run, &stage, wish)?;
+    for who in [role::caller(), source.author.role()] {
+        PlanStage::open_to(relation, run.plan_id, who);
+    }
+    let built = source.build(run, &stage)?;
+    Ok((Some(stage), source, built))
+}
+
+#[allow(clippy::too_many_arguments)]
+fn write(
+    run: &Run,
+    target: &Segment,
+    stage: Option<Segment>,
+    source: &Source,
+    built: Built,
+    strategy: Strategy,
+    consent: Option<String>,
+    closing: Closing,
+) -> Result<Replacement> {
+    match stage {
+        Some(stage) => publication::stage(run, target, &stage, source, built, consent, closing),
+        None => publish(run, target, source, built, strategy, consent, closing),
+    }
+}
+
 /// Publishes the stage of a token, whatever it holds, for that reason.
 pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
     let wish = Wish { allow_shrink: Some(reason.to_owned()), is_accepted: true, ..Wish::default() };
@@ -111,8 +145,7 @@ pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
 fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let run = run::fence(token)?;
     let target = open(&run)?;
-    let source = Source::of(&run, &target, wish)?;
-    let built = source.build(&run, &target)?;
+    let (place, source, built) = build(&run, &target, wish)?;
     let consent = consent(&run, wish);
     // Before anything is written, so that what is refused can be kept in the same transaction.
     let refusal = built
@@ -121,7 +154,7 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
         .and_then(|_| audit::check(&run, &built.rows));
     match refusal {
         Ok(()) => {
-            publish(&run, &target, &source, built, Strategy::Auto, consent, true)?;
+            write(&run, &target, place, &source, built, Strategy::Auto, consent, Closing::Finish)?;
             // An error at COMMIT would end the call that works through many windows.
             gate::look_now();
             Ok(None)

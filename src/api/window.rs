@@ -206,6 +206,11 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
             record.token.unwrap_or_default(),
             record.expires_at.map(at).unwrap_or_default()
         ),
+        State::Staged => format!(
+            "Its new rows are staged under token {}. Plan {} publishes them together with those of its other windows.",
+            record.token.unwrap_or_default(),
+            record.owner_plan.unwrap_or_default()
+        ),
         State::Retrying => match record.retry_at {
             Some(when) => format!(
                 "Attempt {} of {} failed: {}. It will be tried again after {}.",
@@ -263,8 +268,8 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
             _ => "It may start by itself when a worker claims it.".to_owned(),
         },
         State::Missed if record.newest == Some(Outcome::Done) => {
-            "Its plan was reverted, and before that it had no slice. It does not start by itself; an approved plan can \
-             run it."
+            "Its plan was reverted, or cancelled before it published, and it had no slice before that. It does not start by \
+             itself; an approved plan can run it."
                 .to_owned()
         }
         State::Missed => {

@@ -9,6 +9,8 @@
 //!   missed ─▶ queued (in an approved plan) ─▶ leased
 //!      └────▶ adopted (its rows were in the target before)
 //!
+//!   leased ─▶ staged ─▶ done, where its plan publishes all its windows together
+//!
 //!   done ─▶ missed, where its plan is reverted and it had no slice before; to done or stale where it had one
 //!
 //!   locked, skipped   a person closed the window: from every state, and back when that is lifted
@@ -26,6 +28,8 @@ use std::fmt;
 pub enum State {
     /// A worker holds its lease.
     Leased,
+    /// Its new rows are ready, for a plan that publishes all its windows at once.
+    Staged,
     /// It will be tried again by itself: its attempt failed, or its lease expired.
     Retrying,
     /// A person closed it until it is unlocked.
@@ -55,8 +59,9 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [State; 14] = [
+    pub const ALL: [State; 15] = [
         State::Leased,
+        State::Staged,
         State::Retrying,
         State::Locked,
         State::Skipped,
@@ -75,6 +80,7 @@ impl State {
     pub fn name(self) -> &'static str {
         match self {
             Self::Leased => "leased",
+            Self::Staged => "staged",
             Self::Retrying => "retrying",
             Self::Locked => "locked",
             Self::Skipped => "skipped",
@@ -95,6 +101,7 @@ impl State {
     pub fn glyph(self) -> char {
         match self {
             Self::Leased => '>',
+            Self::Staged => '^',
             Self::Retrying => '~',
             Self::Locked => '=',
             Self::Skipped => '-',
@@ -177,6 +184,8 @@ pub struct Facts {
     pub skipped: bool,
     /// An approved plan owns it.
     pub owned: bool,
+    /// Its newest run has ended well in a plan that publishes it later.
+    pub staged: bool,
     /// It has a published slice.
     pub has_slice: bool,
     /// The slice was marked since its run began.
@@ -204,6 +213,7 @@ impl Facts {
         match newest {
             Some(Open) => State::Leased,
             Some(Overdue) if self.attempts_left => State::Retrying,
+            _ if self.staged => State::Staged,
             Some(Failed | Expired) if comes_back => State::Retrying,
             _ if self.owned => State::Queued,
             Some(Failed | Expired | Overdue) => State::Failed,
@@ -273,6 +283,8 @@ mod tests {
         let stale = Facts { stale: true, ..adopted };
         assert_eq!(stale.state(), State::Stale);
         assert_eq!(Facts { owned: true, ..stale }.state(), State::Queued);
+        assert_eq!(Facts { owned: true, staged: true, ..stale }.state(), State::Staged);
+        assert_eq!(Facts { owned: true, staged: true, locked: true, ..stale }.state(), State::Locked);
         assert_eq!(Facts { newest: Some(Outcome::Open), ..stale }.state(), State::Leased);
         assert_eq!(Facts { newest: Some(Outcome::Failed), ..stale }.state(), State::Failed);
         // A mark of a window whose first run never published anything.
@@ -297,7 +309,7 @@ mod tests {
             Some(Outcome::Revoked),
         ];
         for newest in outcomes {
-            for bits in 0..512 {
+            for bits in 0..1024 {
                 let bit = |n: u32| bits >> n & 1 == 1;
                 let facts = Facts {
                     newest,
@@ -310,6 +322,7 @@ mod tests {
                     locked: bit(6),
                     stale: bit(7),
                     adopted: bit(8),
+                    staged: bit(9),
                     due: true,
                 };
                 assert_ne!(facts.state(), State::Future, "{facts:?}");

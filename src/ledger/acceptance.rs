@@ -39,9 +39,10 @@ const STANDING: &str = "SELECT
 const ISSUE: &str = "WITH drawn AS MATERIALIZED (SELECT pg_catalog.nextval('backfill.token_seq') AS token)
     INSERT INTO backfill.run_data
         (token, pipeline_id, plan_id, window_start, window_end, turn, attempt, seq, in_order, run_kind,
-         pool_id, pool_slot, pool_gen, limit_slot, limit_gen, role, code_version, as_of, started_at, expires_at)
+         pool_id, pool_slot, pool_gen, limit_slot, limit_gen, role, code_version, as_of, started_at, expires_at, together)
     SELECT d.token, r.pipeline_id, $2, r.window_start, r.window_end, r.turn + 1, r.attempt, $3, false, r.run_kind,
-           0, 0, d.token, 0, d.token, $4, r.code_version, r.as_of, $5, $5
+           0, 0, d.token, 0, d.token, $4, r.code_version, r.as_of, $5, $5,
+           r.together AND $2 > 0
     FROM backfill.run_data r, drawn d WHERE r.token = $1
     RETURNING token";
 

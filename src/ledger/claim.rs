@@ -43,8 +43,11 @@ pub struct Source {
     pub pool_size: Size,
     /// Windows at once: the plan's concurrency, or the pipeline's `max_active`.
     pub limit: Size,
-    /// The version that the plan was frozen with.
+    /// The version that the plan was frozen with, and what that version's query is.
     pub plan_version: Option<String>,
+    pub plan_query: Option<String>,
+    /// Where the plan keeps new rows, if it publishes all windows at once.
+    pub plan_stage: Option<pgrx::pg_sys::Oid>,
     pub effects: bool,
     pub params: Option<serde_json::Value>,
     /// The clock of a plan's selection.
@@ -81,6 +84,7 @@ pub struct Grant {
     pub expires_at: Instant,
     pub pipeline: Pipeline,
     pub query: Option<String>,
+    pub plan_stage: Option<pgrx::pg_sys::Oid>,
 }
 
 /// The live rights and the plans that may be served: scheduled work first, then plans by priority, then in any
@@ -97,7 +101,7 @@ const SOURCES: &str = concat!(
             (SELECT r.window_start FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id
              ORDER BY r.window_start DESC LIMIT 1) AS newest,
             EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id AND r.plan_id = 0) AS has_run_live,
-            0 AS priority
+            NULL::pg_catalog.text AS plan_query, NULL::pg_catalog.oid AS plan_stage, 0 AS priority
         FROM backfill.pipeline_data p JOIN backfill.pool_data o ON o.pool_id = p.pool_id
         WHERE p.dropped_at IS NULL AND p.paused_at IS NULL AND o.paused_at IS NULL
           AND ($1 IS NULL OR o.name = ANY ($1))
@@ -112,16 +116,19 @@ const SOURCES: &str = concat!(
                     AND NOT EXISTS (SELECT FROM backfill.closing_data c
                                     WHERE c.pipeline_id = q.pipeline_id AND c.window_start = q.window_start
                                       AND (c.in_force OR c.plan_id = q.plan_id))),
-            NULL, false, pl.priority
+            NULL, false, v.query, CASE pl.publish WHEN 'together' THEN (
+                SELECT g.relation::pg_catalog.oid FROM backfill.plan_stage_data g WHERE g.plan_id = pl.plan_id) END,
+            pl.priority
         FROM backfill.plan_data pl
         LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
         JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
         JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
+        LEFT JOIN backfill.version_data v ON v.pipeline_id = pl.pipeline_id AND v.code_version = pl.code_version
         WHERE pl.state = 'approved' AND c.drained IS DISTINCT FROM pl.generation
           AND p.dropped_at IS NULL AND o.paused_at IS NULL
           AND NOT EXISTS (SELECT FROM backfill.plan_stop_data t WHERE t.plan_id = pl.plan_id)
           AND ($1 IS NULL OR o.name = ANY ($1))
-          AND (p.name = ANY ($2) OR ($2 IS NULL AND p.query IS NOT NULL))
+          AND (p.name = ANY ($2) OR ($2 IS NULL AND v.query IS NOT NULL))
      ) s
      ORDER BY s.plan_id > 0, s.priority DESC, pg_catalog.random()"
 );
@@ -131,9 +138,9 @@ const SOURCES: &str = concat!(
 const INSERT: &str = "INSERT INTO backfill.run_data
         (token, pipeline_id, plan_id, window_start, window_end, turn, attempt, seq, in_order, run_kind,
          pool_id, pool_slot, pool_gen, limit_slot, limit_gen, worker, role, code_version, as_of,
-         started_at, expires_at)
+         started_at, expires_at, together)
     SELECT pg_catalog.nextval('backfill.token_seq'), $1, $2, w.window_start, w.window_end, w.turn, w.attempt, w.seq,
-           $20, w.run_kind, $3, w.pool_slot, w.pool_gen, w.limit_slot, w.limit_gen, $4, $5, $6, $7, $8, $8 + $9
+           $20, w.run_kind, $3, w.pool_slot, w.pool_gen, w.limit_slot, w.limit_gen, $4, $5, $6, $7, $8, $8 + $9, $21
     FROM ROWS FROM (
         pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12), pg_catalog.unnest($13),
         pg_catalog.unnest($14), pg_catalog.unnest($15), pg_catalog.unnest($16), pg_catalog.unnest($17),
@@ -162,6 +169,8 @@ impl Source {
             queued: row.at(c + 15),
             newest: row.get(c + 16),
             has_run_live: row.at(c + 17),
+            plan_query: row.get(c + 18),
+            plan_stage: row.get(c + 19),
         }
     }
 
@@ -176,9 +185,12 @@ impl Source {
     /// The version that a run of this source will carry, if a worker that states `stated` may have its
     /// windows. A window is pinned to a version if it has no query and its plan, else its pipeline, names one.
     fn version_for(&self, stated: Option<&str>) -> Option<Option<String>> {
-        if let (Some(query), Some(path)) = (&self.pipeline.query, &self.pipeline.query_path) {
-            let frozen = self.plan_version.clone();
-            return frozen.or_else(|| version::for_claim(&self.pipeline, query, path)).map(Some);
+        if self.plan_query.is_some() {
+            return Some(self.plan_version.clone());
+        }
+        if let (0, Some(query), Some(path)) = (self.plan_id, &self.pipeline.query, &self.pipeline.query_path)
+        {
+            return version::for_claim(&self.pipeline, query, path).map(Some);
         }
         let pinned = self.plan_version.as_deref().or(self.pipeline.code_version.as_deref());
         match pinned {
@@ -426,6 +438,7 @@ fn write(source: &Source, wish: &Wish, role_name: &str, version: Option<String>,
         limit_slots.into(),
         limit_gens.into(),
         (source.plan_id > 0 && wish.window_key.is_none()).into(),
+        source.plan_stage.is_some().into(),
     ];
     let written =
         spi::query(INSERT, &args, |row| (row.at::<i64>(1), row.at::<Instant>(2), row.at::<Instant>(3)));
@@ -450,7 +463,8 @@ fn write(source: &Source, wish: &Wish, role_name: &str, version: Option<String>,
                 params: source.params.clone(),
                 expires_at,
                 pipeline: pipeline.clone(),
-                query: pipeline.query.clone(),
+                query: if source.plan_id > 0 { &source.plan_query } else { &pipeline.query }.clone(),
+                plan_stage: source.plan_stage,
             })
         })
         .collect()

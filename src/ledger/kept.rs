@@ -23,7 +23,7 @@ use crate::postgres::{datum, quote, role, settings, spi, table};
 use pgrx::pg_sys;
 
 /// Of the first publication of a run only: what it published itself is not what was there before.
-const IS_FIRST: &str = "SELECT r.published_at IS NULL
+const IS_FIRST: &str = "SELECT r.published_at IS NULL OR r.together
         OR EXISTS (SELECT FROM backfill.kept_data k WHERE k.token = r.token AND NOT k.changed)
     FROM backfill.run_data r WHERE r.token = $1";
 
@@ -50,7 +50,8 @@ pub struct Keeper {
 impl Keeper {
     /// `None` where nothing is kept: the pipeline does not ask for it, or no plan could be reverted.
     pub fn of(run: &Run) -> Option<Self> {
-        let span = run.pipeline.keep_previous.filter(|_| run.plan_id > 0)?;
+        let replaces = run.plan_id > 0 && run.plan_stage.is_none();
+        let span = run.pipeline.keep_previous.filter(|_| replaces)?;
         let is_first =
             role::as_ledger(|| spi::latest(IS_FIRST, &[run.token.into()], |row| row.at::<bool>(1)));
         (is_first == [true]).then(|| Self {

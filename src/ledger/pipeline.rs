@@ -12,6 +12,7 @@ use crate::postgres::role;
 use crate::postgres::spi::{self, Row};
 use crate::postgres::zone::PgZone;
 use pgrx::pg_sys;
+use serde::{Deserialize, Serialize};
 
 /// A pipeline that was not dropped, or the one that a lease or a plan belongs to.
 #[derive(Debug, Clone)]
@@ -45,6 +46,14 @@ pub struct Pipeline {
     pub dropped: bool,
     /// A window is a function of the one before it.
     pub depends_on_past: bool,
+}
+
+/// What a pipeline runs: a query under a `search_path`, or the code of workers that state a version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Definition {
+    pub query: Option<String>,
+    pub query_path: Option<String>,
+    pub code_version: Option<String>,
 }
 
 /// The columns of [`Pipeline`], in the order that [`Pipeline::decode`] reads them; `p` is the table.
@@ -144,6 +153,31 @@ impl Pipeline {
         Ok(pipeline)
     }
 
+    /// What it runs by itself.
+    pub fn definition(&self) -> Definition {
+        Definition {
+            query: self.query.clone(),
+            query_path: self.query_path.clone(),
+            code_version: self.code_version.clone(),
+        }
+    }
+
+    /// Makes it run something else, if it still runs `before`; says whether it did.
+    pub fn redefine(&self, before: &Definition, after: &Definition) -> bool {
+        let by = role::name(role::caller());
+        let args = [
+            self.id.into(),
+            before.query.as_deref().into(),
+            before.query_path.as_deref().into(),
+            before.code_version.as_deref().into(),
+            after.query.as_deref().into(),
+            after.query_path.as_deref().into(),
+            after.code_version.as_deref().into(),
+            by.as_str().into(),
+        ];
+        role::as_ledger(|| spi::run(REDEFINE, &args)) > 0
+    }
+
     /// The pipeline with that number, dropped or not.
     pub fn by_id(id: i64) -> Self {
         role::as_ledger(|| spi::first(BY_ID, &[id.into()], Self::decode))
@@ -156,6 +190,10 @@ impl Pipeline {
         now.iter().all(|now| now.dropped)
     }
 }
+
+const REDEFINE: &str = "UPDATE backfill.pipeline_data
+    SET query = $5, query_path = $6, code_version = $7, changed_at = pg_catalog.clock_timestamp(), changed_by = $8
+    WHERE pipeline_id = $1 AND (query, query_path, code_version) IS NOT DISTINCT FROM ($2, $3, $4)";
 
 /// What the ledger holds lies on the pipeline's grid and within its years.
 pub const ON_GRID: &str = "windows of the ledger are on the grid";

@@ -9,7 +9,9 @@
 //!     │                       paused                        approved
 //!     └──────── cancel ─────────┴────────▶ cancelled
 //!
-//!   (every window ended) or cancelled ── revert ──▶ reverted
+//!   together: approved ──▶ (every window staged) ── publish ──▶ published
+//!
+//!   (every window ended), published or cancelled ── revert ──▶ reverted
 //! ```
 //!
 //! A plan is also shown as paused while its canary waits for a person, and after a failure stopped it
@@ -24,7 +26,7 @@ use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::piece::{self, Piece};
-use crate::ledger::pipeline::{ON_GRID, Pipeline};
+use crate::ledger::pipeline::{Definition, ON_GRID, Pipeline};
 use crate::ledger::window::{self, Bounds, Reading};
 use crate::postgres::{role, spi};
 use serde_json::{Map, Value};
@@ -49,6 +51,10 @@ pub struct Request {
     /// Whether a window that fails for good stops the plan.
     pub stops_on_failure: bool,
     pub code_version: Option<String>,
+    /// A query of the plan's own, and the `search_path` that it is read under.
+    pub query: Option<(String, String)>,
+    /// Whether all windows are published at once, by `backfill_publish`.
+    pub together: bool,
     pub effects: bool,
     pub params: Option<Value>,
     pub override_retention: Option<String>,
@@ -89,7 +95,7 @@ pub enum Ordering {
 }
 
 /// Values that the contract names and that a later release builds.
-const NOT_BUILT: [(&str, &str); 3] = [("mode", "outdated"), ("publish", "together"), ("query", "any query")];
+const NOT_BUILT: [(&str, &str); 2] = [("mode", "outdated"), ("cascade", "true")];
 
 fn unsupported(argument: &str, given: &Value) -> Error {
     let later = NOT_BUILT.iter().find(|(name, _)| *name == argument).map_or("this value", |(_, v)| v);
@@ -115,15 +121,17 @@ fn one_of(object: &Map<String, Value>, name: &str, known: &[&str], built: &[&str
         .hint(format!("Leave {name} at its default, '{}'.", built[0])))
 }
 
+/// Where the stored request keeps the `search_path` of its query.
+pub const QUERY_PATH: &str = "query_path";
+
 impl Request {
     /// Reads the arguments of `backfill_plan`, or what a plan stored of them.
     pub fn read(object: &Map<String, Value>) -> Result<Self> {
-        for (name, default) in [("query", Value::Null), ("cascade", Value::Bool(false))] {
-            if let Some(given) = object.get(name).filter(|v| !v.is_null() && **v != default) {
-                return Err(unsupported(name, given));
-            }
+        if let Some(given) = object.get("cascade").filter(|cascade| **cascade == Value::Bool(true)) {
+            return Err(unsupported("cascade", given));
         }
-        one_of(object, "publish", &["each", "together"], &["each"])?;
+        let publish = ["each", "together"];
+        let together = one_of(object, "publish", &publish, &publish)? == "together";
         let on_failure = ["continue", "stop"];
         let on_failure = one_of(object, "on_failure", &on_failure, &on_failure)?;
         let mode = one_of(
@@ -152,6 +160,18 @@ impl Request {
         let concurrency = number("concurrency").map(|n| require_concurrency(n as i32)).transpose()?;
         if ordering == Ordering::Sequential && concurrency.is_some_and(|n| n > 1) {
             return Err(one_at_a_time());
+        }
+        if together && ordering == Ordering::Sequential {
+            return Err(Error::new(Code::Unsupported, "a sequential plan is not published together")
+                .detail("Each of its windows is built from the slice of the one before, which nobody can read before all are published.")
+                .hint("Leave publish at its default, or choose another ordering."));
+        }
+        let query = text(object, "query")
+            .map(|query| (query.to_owned(), text(object, QUERY_PATH).unwrap_or_default().to_owned()));
+        if query.is_some() && text(object, "code_version").is_some() {
+            return Err(Error::new(Code::InvalidParameter, "code_version cannot be given beside a query")
+                .detail("The code version of a query is its fingerprint.")
+                .hint("Leave code_version out."));
         }
         let canary = number("canary").map(|n| n as i32);
         if let Some(n) = canary.filter(|n| *n < 1) {
@@ -192,12 +212,33 @@ impl Request {
             pool: text(object, "pool").unwrap_or("backfill").to_owned(),
             priority: object.get("priority").and_then(Value::as_i64).unwrap_or(0) as i32,
             code_version: text(object, "code_version").map(str::to_owned),
+            query,
+            together,
             effects: object.get("effects").and_then(Value::as_bool).unwrap_or(false),
             params: object.get("params").filter(|v| !v.is_null()).cloned(),
             override_retention: blank("override_retention")?,
             allow_shrink: blank("allow_shrink")?,
             expect: object.get("expect").and_then(Value::as_i64),
         })
+    }
+
+    /// Whether the plan brings code that `backfill_publish` makes the pipeline's.
+    pub fn has_own_code(&self) -> bool {
+        self.together && (self.query.is_some() || self.code_version.is_some())
+    }
+
+    /// Refuses new rows that no target can hold (0A000).
+    pub fn require_target_of(&self, pipeline: &Pipeline) -> Result<()> {
+        let needs_target = match self.query {
+            _ if pipeline.target.is_some() => return Ok(()),
+            _ if self.together => "publish => 'together'",
+            Some(_) => "query",
+            None => return Ok(()),
+        };
+        let message = format!("{needs_target} needs a target, and pipeline \"{}\" has none", pipeline.name);
+        Err(Error::new(Code::Unsupported, message)
+            .detail("Its slices lie outside this database, or in no table that the ledger knows.")
+            .hint("Give it target and slice_column with pipeline_alter()."))
     }
 
     /// Refuses an order in which the windows of the pipeline cannot run (22023).
@@ -508,6 +549,10 @@ pub struct Plan {
     pub expired: bool,
     /// Which grids of the pipeline its positions are of.
     pub grid_version: i32,
+    /// Whether all windows are published at once.
+    pub together: bool,
+    /// What the pipeline ran when a plan with code of its own was made.
+    pub code_before: Option<Definition>,
 }
 
 macro_rules! plan_columns {
@@ -515,7 +560,7 @@ macro_rules! plan_columns {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
                 pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots,
-                pl.concurrency_before
+                pl.concurrency_before, pl.publish = 'together', pl.code_before
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -550,6 +595,10 @@ impl Plan {
             expired: row.at(17),
             grid_version: row.at(18),
             pool_slots: row.at(19),
+            together: row.at(21),
+            code_before: row
+                .get::<pgrx::JsonB>(22)
+                .map(|code| serde_json::from_value(code.0).expect("a plan keeps the code as it was")),
         }
     }
 
@@ -573,6 +622,15 @@ impl Plan {
     pub fn lock(id: i64) -> Result<Self> {
         role::as_ledger(|| spi::first(LOCK, &[id.into()], Self::decode)).ok_or_else(|| missing(id))
     }
+}
+
+/// The number of a plan that is not NULL (22004).
+pub fn require_id(plan_id: Option<i64>) -> Result<i64> {
+    plan_id.ok_or_else(|| {
+        Error::new(Code::NullValue, "plan_id must not be NULL")
+            .detail("It says which plan is meant.")
+            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
+    })
 }
 
 const NOTE: &str = "INSERT INTO backfill.plan_event_data (plan_id, who, what, why) VALUES ($1, $2, $3, $4)";

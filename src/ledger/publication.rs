@@ -58,31 +58,76 @@ pub fn guard(
         )))
 }
 
+/// What becomes of a run whose rows are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// It ends as done.
+    Finish,
+    /// It goes on.
+    Record,
+    /// It had ended when its rows were staged.
+    Published,
+}
+
 /// Exchanges the slice for the new rows and writes the ledger.
 pub fn publish(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    built: Built,
+    strategy: Strategy,
+    consent: Option<String>,
+    closing: Closing,
+) -> Result<Replacement> {
+    let replacement = exchange(run, target, source, built, strategy, consent)?;
+    close(run, source, &replacement, closing)?;
+    Ok(replacement)
+}
+
+/// Puts the new rows of a window into the stage of its plan, which publishes all windows at once. What the target would
+/// lose is looked at now, so that a person hears of it early, and once more then.
+pub fn stage(
+    run: &Run,
+    target: &Segment,
+    stage: &Segment,
+    source: &Source,
+    built: Built,
+    consent: Option<String>,
+    closing: Closing,
+) -> Result<Replacement> {
+    let allow_shrink = guard(run, target, target.count(), built.rows.count(), consent.as_deref())?;
+    let why = "only the ledger reads what an earlier attempt left in a stage".to_owned();
+    let replacement = exchange(run, stage, source, built, Strategy::Rows, Some(why))?;
+    let replacement = Replacement { allow_shrink, ..replacement };
+    close(run, source, &replacement, Closing::Record)?;
+    if closing == Closing::Finish {
+        run::finish(run, &Ending::default())?;
+    }
+    Ok(replacement)
+}
+
+fn exchange(
     run: &Run,
     target: &Segment,
     source: &Source,
     mut built: Built,
     strategy: Strategy,
     consent: Option<String>,
-    finish: bool,
 ) -> Result<Replacement> {
     let keeper = Keeper::of(run);
-    let replacement = match unchanged(run, target, &mut built.rows) {
-        Some(held) => {
-            keeper.iter().for_each(|keeper| keeper.unchanged(target, held));
-            Replacement::none(strategy.or(Strategy::Diff), held)
-        }
-        None => {
-            let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
-            let exchange = Exchange { run, target, source, keeper };
-            match comparison {
-                Some(comparison) => exchange.write_difference(&mut built, &comparison, consent)?,
-                None => exchange.write_rows(&mut built, strategy.or(Strategy::Rows), consent)?,
-            }
-        }
-    };
+    if let Some(held) = unchanged(run, target, &mut built.rows) {
+        keeper.iter().for_each(|keeper| keeper.unchanged(target, held));
+        return Ok(Replacement::none(strategy.or(Strategy::Diff), held));
+    }
+    let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
+    let exchange = Exchange { run, target, source, keeper };
+    match comparison {
+        Some(comparison) => exchange.write_difference(&mut built, &comparison, consent),
+        None => exchange.write_rows(&mut built, strategy.or(Strategy::Rows), consent),
+    }
+}
+
+fn close(run: &Run, source: &Source, replacement: &Replacement, closing: Closing) -> Result<()> {
     if let Some(stage) = Stage::find(run.token) {
         stage.drop()?;
     }
@@ -93,12 +138,14 @@ pub fn publish(
         code_version: source.overriding_version(run)?,
         metrics: None,
     };
-    if finish {
-        run::finish(run, &ending)?
-    } else {
-        run::record(run, &ending)?
+    match closing {
+        Closing::Finish => run::finish(run, &ending),
+        Closing::Record => run::record(run, &ending),
+        Closing::Published => {
+            run::published(run, &ending);
+            Ok(())
+        }
     }
-    Ok(replacement)
 }
 
 /// What the target holds, if that is these rows already. It is looked at only if the ledger says that it should.

@@ -63,6 +63,16 @@ pub fn has(who: pg_sys::Oid, pipeline_id: i64, owner: &str, level: Level) -> boo
     })
 }
 
+/// The roles that may work on the pipeline by a grant of their own, and its owner, as far as they exist.
+pub fn workers(pipeline: &Pipeline) -> Vec<String> {
+    let grants = role::as_ledger(|| {
+        spi::query(GRANTS, &[pipeline.id.into()], |row| (row.at::<String>(1), row.at::<String>(2)))
+    });
+    let may_work = |level: &str| Level::parse(level).is_some_and(|level| level >= Level::Work);
+    let granted = grants.into_iter().filter(|(_, level)| may_work(level)).map(|(grantee, _)| grantee);
+    granted.chain([pipeline.owner.clone()]).filter(|name| role::find(name).is_some()).collect()
+}
+
 const OWNER: &str = "SELECT owner FROM backfill.pipeline_data WHERE pipeline_id = $1";
 
 /// Whether the effective caller may read the pipeline with that number. For STABLE functions.
@@ -126,7 +136,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 43] = [
+pub const FUNCTIONS: [(&str, Level); 44] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -150,6 +160,7 @@ pub const FUNCTIONS: [(&str, Level); 43] = [
     ("backfill_retry", Level::Operate),
     ("backfill_adjust", Level::Operate),
     ("backfill_extend", Level::Operate),
+    ("backfill_publish", Level::Operate),
     ("backfill_revert", Level::Operate),
     ("window_skip", Level::Operate),
     ("window_unskip", Level::Operate),

@@ -49,6 +49,8 @@ pub struct Run {
     pub as_of: Instant,
     /// `scheduled`, `catchup` or `backfill`.
     pub run_kind: String,
+    /// Where its plan keeps new rows until it publishes all of them.
+    pub plan_stage: Option<pg_sys::Oid>,
     /// Given by the plan.
     pub params: Option<pgrx::JsonB>,
     /// Whether effects of this run leave the system.
@@ -82,10 +84,11 @@ const LOAD: &str = concat!(
        r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
        COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL, r.has_effects, \
        COALESCE(r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned(), false), r.token, \
-       r.pool_id
+       r.pool_id, CASE WHEN r.together THEN COALESCE(ps.relation::pg_catalog.oid, 0::pg_catalog.oid) END
      FROM backfill.run_data r
      JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
      LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
+     LEFT JOIN backfill.plan_stage_data ps ON ps.plan_id = r.plan_id
      LEFT JOIN backfill.version_data v ON v.pipeline_id = r.pipeline_id AND v.code_version = r.code_version
      LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
      WHERE r.token = $1"
@@ -96,16 +99,25 @@ const FENCE: &str = "UPDATE backfill.run_data SET fence_xid = pg_catalog.pg_curr
 
 const FINISH: &str = "UPDATE backfill.run_data
     SET ended_at = pg_catalog.clock_timestamp(), outcome = 'done',
-        published_at = COALESCE(published_at, pg_catalog.clock_timestamp()), fence_xid = pg_catalog.pg_current_xact_id(),
-        rows = COALESCE($2, rows), digest = COALESCE($3, digest),
+        published_at = CASE WHEN NOT together THEN COALESCE(published_at, pg_catalog.clock_timestamp()) END, fence_xid = pg_catalog.pg_current_xact_id(),
+        rows = CASE WHEN together THEN rows ELSE COALESCE($2, rows) END,
+        digest = CASE WHEN together THEN digest ELSE COALESCE($3, digest) END,
         allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
         code_version = COALESCE($6, code_version)
     WHERE token = $1 AND ended_at IS NULL
-    RETURNING has_effects";
+    RETURNING has_effects AND NOT together";
+
+/// The slice of a staged run is what its transaction writes from here on.
+const PUBLISH: &str = "UPDATE backfill.run_data
+    SET published_at = pg_catalog.clock_timestamp(), fence_xid = pg_catalog.pg_current_xact_id()
+    WHERE token = $1 AND together AND outcome = 'done' AND published_at IS NULL";
+
+const PUBLISHED: &str = "UPDATE backfill.run_data
+    SET rows = $2, digest = $3, allow_shrink = COALESCE($4, allow_shrink) WHERE token = $1";
 
 const RECORD: &str = "UPDATE backfill.run_data
     SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, code_version),
-        published_at = pg_catalog.clock_timestamp() WHERE token = $1 AND ended_at IS NULL";
+        published_at = CASE WHEN NOT together THEN pg_catalog.clock_timestamp() END WHERE token = $1 AND ended_at IS NULL";
 
 const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
 
@@ -164,6 +176,7 @@ impl Run {
             fenced_here,
             finished_here: fenced_here && outcome.as_deref() == Some("done"),
             pool_id: row.at(c + 21),
+            plan_stage: row.get(c + 22),
         };
         (run, outcome)
     }
@@ -364,7 +377,7 @@ fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, end
     Ok(())
 }
 
-const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL, r.pool_id
+const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL, r.pool_id, r.together AND r.digest IS NULL
     FROM backfill.run_data r
     JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
     LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
@@ -377,13 +390,15 @@ pub fn finish_token(token: i64, ending: &Ending) -> Result<()> {
     session::require_writable()?;
     let standing = role::as_ledger(|| {
         spi::latest(STANDING, &[token.into()], |row| {
-            (row.at::<i64>(1), row.at::<String>(2), row.get::<String>(3), row.at::<bool>(4), row.at::<i32>(5))
+            let key = (row.at::<i64>(1), row.at::<String>(2), row.get::<String>(3));
+            (key, row.at::<bool>(4), row.at::<i32>(5), row.at::<bool>(6))
         })
     });
-    if let Some((pipeline_id, owner, outcome, has_beaten, pool_id)) = standing.first()
+    if let Some(((pipeline_id, owner, outcome), has_beaten, pool_id, is_empty)) = standing.first()
         && rights::has(role::caller(), *pipeline_id, owner, Level::Work)
     {
         match outcome.as_deref() {
+            None if *is_empty => return Err(nothing_staged(token)),
             None => return end_as_done(*pipeline_id, *pool_id, token, *has_beaten, ending),
             Some("done") => return Ok(()),
             Some(_) => {}
@@ -391,6 +406,40 @@ pub fn finish_token(token: i64, ending: &Ending) -> Result<()> {
     }
     // It is unknown, not the caller's, or has ended otherwise: the full look has the words for it.
     open(token).map(drop)
+}
+
+/// A plan that publishes all windows at once needs the rows of each (55000).
+fn nothing_staged(token: i64) -> Error {
+    Error::new(Code::NotInState, format!("nothing is staged under token {token}"))
+        .detail("The plan publishes all its windows together, from rows that replace_partition() puts into its stage.")
+        .hint(format!("SELECT * FROM replace_partition({token}, ...)."))
+}
+
+/// The staged run of a token, behind whose fence this transaction may write the target from here on. The caller holds what
+/// keeps others from ending that right: see `ledger::together`.
+pub fn publish_staged(token: i64) -> Result<Run> {
+    let mut run = of_any_outcome(token)?;
+    gate::note(run.pipeline.id, run.pool_id, token);
+    if role::as_ledger(|| spi::run(PUBLISH, &[token.into()])) == 0 {
+        return Err(lost(token));
+    }
+    run.plan_stage = None;
+    Ok(run)
+}
+
+/// Notes what the slice of a staged run holds, now that it is published.
+pub fn published(run: &Run, ending: &Ending) {
+    let args = [
+        run.token.into(),
+        ending.rows.into(),
+        ending.digest.as_deref().into(),
+        ending.allow_shrink.as_deref().into(),
+    ];
+    role::as_ledger(|| spi::run(PUBLISHED, &args));
+    if run.has_effects {
+        effect::publish(run.token);
+    }
+    gate::dismiss(run.token);
 }
 
 /// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever

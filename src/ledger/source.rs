@@ -145,13 +145,15 @@ impl Source {
     }
 
     pub fn build(&self, run: &Run, target: &Segment) -> Result<Built> {
-        // The lease's query also writes as the pipeline's owner: whoever sets it off must be allowed to write there.
-        target::require_write(target.table.oid, role::caller())?;
+        // The lease's query also writes as the pipeline's owner: whoever sets it off must be allowed to write there. What is
+        // staged will be written there.
+        let written = run.pipeline.target.unwrap_or(target.table.oid);
+        target::require_write(written, role::caller())?;
         if self.own {
             self.require_version(run)?;
         } else {
             // The slice is looked up before it is deleted.
-            target::require_read(target.table.oid, role::caller())?;
+            target::require_read(written, role::caller())?;
         }
         self.run(run, || {
             let select = Select::read(&self.text)?;

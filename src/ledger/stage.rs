@@ -81,6 +81,34 @@ const GRANTEES: &str = "SELECT DISTINCT pg_catalog.pg_get_userbyid(a.grantee)::p
     FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
     WHERE c.oid = $1 AND a.grantee <> 0 AND a.grantee <> c.relowner";
 
+/// Makes a table of the ledger that is shaped like `target`. As the ledger.
+pub fn make(name: &str, target: pg_sys::Oid, purpose: Purpose) -> pg_sys::Oid {
+    let strict = purpose == Purpose::Loading;
+    let columns = spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1));
+    executor::write(&format!("CREATE TABLE backfill.{name} ({})", columns.join(", ")), None, None);
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
+        pg_sys::get_relname_relid(quote::c_string(name).as_ptr(), schema)
+    }
+}
+
+/// Whether a role may fill and read a stage.
+pub fn is_open_to(relation: pg_sys::Oid, who: pg_sys::Oid) -> bool {
+    target::may(who, relation, pg_sys::ACL_SELECT) && target::may(who, relation, pg_sys::ACL_INSERT)
+}
+
+pub fn grant(relation: pg_sys::Oid, rights: &str, role: &str) {
+    let sql = format!("GRANT {rights} ON {} TO {}", quote::relation(relation), quote::identifier(role));
+    role::as_ledger(|| executor::write(&sql, None, None));
+}
+
+/// Drops a table of the ledger if no transaction uses it, and nothing that somebody made depends on it.
+pub fn drop_if_idle(relation: pg_sys::Oid, remove: impl FnOnce()) -> bool {
+    let mode = pg_sys::AccessExclusiveLock as i32;
+    let idle = unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) };
+    idle && subtransaction::attempt(remove).is_ok()
+}
+
 /// The token whose stage a relation is, whether in quarantine or not.
 pub fn token_of(relation: pg_sys::Oid) -> Option<i64> {
     role::as_ledger(|| spi::first(OWNER, &[relation.into()], |row| row.at(1)))
@@ -107,15 +135,7 @@ impl Stage {
         let token = run.token;
         let maker = role::name(role::caller());
         role::as_ledger(|| {
-            let strict = purpose == Purpose::Loading;
-            let columns =
-                spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1));
-            let table = format!("backfill.stage_{token}");
-            executor::write(&format!("CREATE TABLE {table} ({})", columns.join(", ")), None, None);
-            let relation = unsafe {
-                let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
-                pg_sys::get_relname_relid(quote::c_string(&format!("stage_{token}")).as_ptr(), schema)
-            };
+            let relation = make(&format!("stage_{token}"), target, purpose);
             let args = [token.into(), run.pipeline.id.into(), relation.into(), maker.as_str().into()];
             spi::run(INSERT, &args);
             Self { token, relation }
@@ -140,15 +160,9 @@ impl Stage {
 
     /// Lets a role fill, change and read it, if it may not yet.
     pub fn open_to(&self, who: pg_sys::Oid) {
-        let may = |right| target::may(who, self.relation, right);
-        if !may(pg_sys::ACL_SELECT) || !may(pg_sys::ACL_INSERT) {
-            self.grant("SELECT, INSERT, UPDATE, DELETE, TRUNCATE", &role::name(who));
+        if !is_open_to(self.relation, who) {
+            grant(self.relation, "SELECT, INSERT, UPDATE, DELETE, TRUNCATE", &role::name(who));
         }
-    }
-
-    fn grant(&self, rights: &str, role: &str) {
-        let sql = format!("GRANT {rights} ON {} TO {}", self.table(), quote::identifier(role));
-        role::as_ledger(|| executor::write(&sql, None, None));
     }
 
     /// Refuses to drop it while something that somebody made depends on it (55000).
@@ -180,9 +194,7 @@ impl Stage {
 
     /// Drops it if no transaction uses it, and nothing that somebody made depends on it.
     pub fn drop_if_idle(&self) -> bool {
-        let mode = pg_sys::AccessExclusiveLock as i32;
-        let idle = unsafe { pg_sys::ConditionalLockRelationOid(self.relation, mode) };
-        idle && subtransaction::attempt(|| self.remove()).is_ok()
+        drop_if_idle(self.relation, || self.remove())
     }
 
     /// Keeps its rows for a person: from here on they can be read but not changed, by the pipeline's owner too.
@@ -206,7 +218,7 @@ impl Stage {
             executor::write(&sql, None, None);
         });
         if role::find(owner).is_some() {
-            self.grant("SELECT", owner);
+            grant(self.relation, "SELECT", owner);
         }
     }
 }

@@ -191,6 +191,8 @@ fn assemble(
             locked: said == Some(Mark::Locked),
             skipped: said == Some(Mark::Skipped),
             owned: record.owner_plan.is_some(),
+            // A plan that does not publish later owns no window of which it is done.
+            staged: record.newest == Some(Outcome::Done) && record.owner_plan == Some(record.plan_id),
             has_slice: record.slice_token.is_some(),
             stale: said == Some(Mark::Stale),
             adopted: said == Some(Mark::Adopted),

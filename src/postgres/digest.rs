@@ -17,7 +17,7 @@ use std::fmt;
 use std::hash::Hasher;
 
 /// The digest of no row, of one, or of many.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Digest(u128);
 
 impl Digest {

@@ -79,7 +79,15 @@ pub struct Segment {
 impl Segment {
     /// Locks the table as writing to it does.
     pub fn open(oid: pg_sys::Oid, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
-        let table = Table::open(oid)?;
+        Self::of(Table::open(oid)?, column, zone, window)
+    }
+
+    /// Locks the table as reading it does.
+    pub fn look_only(oid: pg_sys::Oid, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
+        Self::of(Table::look_only(oid)?, column, zone, window)
+    }
+
+    fn of(table: Table, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
         let bounds = table
             .columns
             .iter()
@@ -127,8 +135,13 @@ impl Segment {
 
     /// Counts the slice and takes its digest, like [`count`](Self::count).
     pub fn measure(&self) -> Measure {
+        self.measure_of(&self.table.writable())
+    }
+
+    /// The same of some columns.
+    pub fn measure_of(&self, columns: &[&str]) -> Measure {
         let mut measuring = Measuring { digester: None, rows: 0 };
-        self.look_at(&self.table.writable(), &mut measuring);
+        self.look_at(columns, &mut measuring);
         let digest = measuring.digester.map(|digester| digester.digest()).unwrap_or_default();
         Measure { rows: measuring.rows, digest }
     }
@@ -161,6 +174,11 @@ impl Segment {
     /// Shows columns of the slice's rows.
     pub fn look_at(&self, columns: &[&str], sink: &mut dyn Sink) {
         self.look(self.bounds.pair, &table::list(columns), sink);
+    }
+
+    /// Shows what aggregates make of the slice's rows, in which it is called `t`.
+    pub fn summarize(&self, aggregates: &str, sink: &mut dyn Sink) {
+        self.look(self.bounds.pair, aggregates, sink);
     }
 
     /// Shows columns of the slice's rows, and where each row is.

@@ -16,7 +16,7 @@ pub struct Column {
     pub generated: bool,
 }
 
-/// A plain or partitioned table, locked as writing to it does until the transaction ends.
+/// A plain or partitioned table, locked until the transaction ends.
 pub struct Table {
     pub oid: pg_sys::Oid,
     name: [String; 2],
@@ -109,9 +109,18 @@ fn catalog<R>(sql: &'static str, oid: pg_sys::Oid, decode: impl FnMut(&spi::Row)
 }
 
 impl Table {
-    /// Locks the table and reads it. Views are refused (0A000): what they hold is not theirs alone.
+    /// Locks the table as writing to it does and reads it. Views are refused (0A000): what they hold is not theirs alone.
     pub fn open(oid: pg_sys::Oid) -> Result<Self> {
-        unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32) };
+        Self::locked(oid, pg_sys::RowExclusiveLock)
+    }
+
+    /// The same for whoever only reads it.
+    pub fn look_only(oid: pg_sys::Oid) -> Result<Self> {
+        Self::locked(oid, pg_sys::AccessShareLock)
+    }
+
+    fn locked(oid: pg_sys::Oid, mode: u32) -> Result<Self> {
+        unsafe { pg_sys::LockRelationOid(oid, mode as i32) };
         let found = catalog(RELATION, oid, |row| {
             let table = Self {
                 oid,

@@ -1,0 +1,153 @@
+//! Publishing a plan whose windows are staged.
+
+use crate::api::plan::for_decision;
+use crate::api::slice;
+use crate::error::{Code, Error, Result, answer};
+use crate::ledger::pipeline::{Definition, Pipeline};
+use crate::ledger::plan::{self, Plan};
+use crate::ledger::plan_stage::PlanStage;
+use crate::ledger::publication::{Closing, publish};
+use crate::ledger::run;
+use crate::ledger::source::Source;
+use crate::ledger::strategy::Strategy;
+use crate::ledger::together::{self, Staged};
+use crate::ledger::{audit, gate, version};
+use crate::postgres::datum::Span;
+use crate::postgres::scratch::Scratch;
+use crate::postgres::{role, session, settings, spi, target};
+use pgrx::prelude::*;
+
+#[pg_extern(sql = false)]
+fn backfill_publish(plan_id: Option<i64>) -> i64 {
+    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?)))
+}
+
+fn publish_plan(plan_id: i64) -> Result<i64> {
+    session::require_writable()?;
+    gate::require_none_closed("backfill_publish")?;
+    let (pipeline, plan) = for_decision(plan_id)?;
+    require_staged(&plan)?;
+    let definition = together::definition(&plan)?;
+    if let Some((before, after)) = &definition {
+        require_same_code(&pipeline, &plan, before, after)?;
+    }
+    let target = pipeline.target.expect("a plan that is published together has a target");
+    target::require_write(target, role::caller())?;
+    target::require_read(target, role::caller())?;
+    let stage = together::stage_of(&plan)?;
+    let windows = together::staged(&plan);
+    together::require_whole(&pipeline, &plan, &windows)?;
+    let scratch = Scratch::new();
+    for window in &windows {
+        pgrx::check_for_interrupts!();
+        settings::with_patience(|| scratch.run(|| put_in_place(window, stage)))?;
+    }
+    if let Some((before, after)) = &definition
+        && !pipeline.redefine(before, after)
+    {
+        return Err(redefined(&pipeline, &plan, before));
+    }
+    together::note(&plan);
+    Ok(windows.len() as i64)
+}
+
+const COUNTS: &str = "SELECT state, done, failed, running FROM backfill.plan_count_data WHERE plan_id = $1";
+
+/// All windows are staged or skipped (55000).
+fn require_staged(plan: &Plan) -> Result<()> {
+    let cannot = |detail: String, hint: String| {
+        Err(Error::new(Code::NotInState, format!("plan {} cannot be published", plan.id))
+            .detail(detail)
+            .hint(hint))
+    };
+    if !plan.together {
+        return cannot(
+            "Its windows are published each by itself, as soon as they are done.".to_owned(),
+            "A plan with publish => 'together' is published by this call.".to_owned(),
+        );
+    }
+    let counts = role::as_ledger(|| {
+        spi::latest_bulk(COUNTS, &[plan.id.into()], |row| {
+            (row.at::<String>(1), row.at::<i64>(2), row.at::<i64>(3), row.at::<i64>(4))
+        })
+    });
+    let (state, done, failed, running) = counts.into_iter().next().expect("every plan is counted");
+    let detail = format!(
+        "Its state is \"{state}\": of {} windows {done} are staged, {failed} failed, and {running} are being built.",
+        plan.windows
+    );
+    match state.as_str() {
+        "staged" => Ok(()),
+        "partial" => cannot(
+            detail,
+            format!(
+                "SELECT backfill_retry({0}) runs those that failed again; or window_skip(...) where one is not to be published.",
+                plan.id
+            ),
+        ),
+        _ => cannot(detail, format!("SELECT bar FROM backfill_progress({}) shows how far it is.", plan.id)),
+    }
+}
+
+/// What the pipeline runs is what it ran when the plan was made, and the plan's own query still means what was staged (BF004).
+fn require_same_code(
+    pipeline: &Pipeline,
+    plan: &Plan,
+    before: &Definition,
+    after: &Definition,
+) -> Result<()> {
+    if pipeline.definition() != *before {
+        return Err(redefined(pipeline, plan, before));
+    }
+    let Some((query, path)) = after.query.as_deref().zip(after.query_path.as_deref()) else { return Ok(()) };
+    let now = version::for_person(pipeline, query, path)?;
+    if now == plan.code_version {
+        return Ok(());
+    }
+    let shown = |version: &Option<String>| version.clone().unwrap_or_else(|| "being recorded".to_owned());
+    Err(Error::new(Code::OutOfDate, format!("the query of plan {} means something else by now", plan.id))
+        .detail(format!(
+            "What is staged was built by version {}; the query is version {} now: a view, a function or a table that it reads was changed.",
+            shown(&plan.code_version),
+            shown(&now)
+        ))
+        .hint(format!(
+            "Change that back, or SELECT * FROM backfill_cancel({}, 'why') and plan the windows again.",
+            plan.id
+        )))
+}
+
+fn redefined(pipeline: &Pipeline, plan: &Plan, before: &Definition) -> Error {
+    let shown = |definition: &Definition| match (&definition.query, &definition.code_version) {
+        (Some(query), _) => {
+            let path = definition.query_path.as_deref().unwrap_or_default();
+            format!("the query {} (search_path {path})", query.trim())
+        }
+        (None, Some(version)) => format!("code version {version}"),
+        (None, None) => "no code of its own".to_owned(),
+    };
+    let now = Pipeline::by_id(pipeline.id).definition();
+    Error::new(
+        Code::OutOfDate,
+        format!("plan {} cannot be published: pipeline \"{}\" was given other code", plan.id, pipeline.name),
+    )
+    .detail(format!("It ran {} when the plan was made, and runs {} now.", shown(before), shown(&now)))
+    .hint("Publishing would undo that. Give the pipeline the code back with pipeline_alter(), or cancel the plan.")
+}
+
+/// For how long what a plan replaces is kept where the pipeline says nothing else.
+const KEPT: Span = Span { months: 0, days: 7, micros: 0 };
+
+fn put_in_place(window: &Staged, stage: pg_sys::Oid) -> Result<()> {
+    let mut run = run::publish_staged(window.token)?;
+    run.pipeline.keep_previous.get_or_insert(KEPT);
+    let target = slice::open(&run)?;
+    let built = together::rows(&run, window, &PlanStage::open(stage, &run)?, &target)?;
+    built.inside(&run, &target)?;
+    if !window.is_accepted {
+        audit::check(&run, &built.rows)?;
+    }
+    let consent = window.allow_shrink.clone().or_else(|| run.allow_shrink.clone());
+    publish(&run, &target, &Source::kept(), built, Strategy::Auto, consent, Closing::Published)?;
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! The stage of a plan that publishes all its windows at once: one table for all of them, made at approval.
+//!
+//! ```text
+//!   approve ─▶ staging ─▶ (dropped by backfill_publish)
+//!                 └─ the plan was cancelled, published or reverted while somebody read it ─▶ dead ─▶ (swept)
+//! ```
+//!
+//! It has the target's columns, and the slice column says which window a row belongs to, as it does in the target: so a slice
+//! is put into it as it is put into a target, and read from it as it is read from there. Whoever may work on the pipeline may
+//! write it, since defaults and types of the target are run as whoever writes. That nothing else came in is found when it
+//! is published: the rows of each window must have the digest that their run noted.
+
+use crate::error::{Code, Error, Result};
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::plan::Plan;
+use crate::ledger::rights;
+use crate::ledger::run::Run;
+use crate::ledger::stage::{self, Purpose};
+use crate::postgres::segment::Segment;
+use crate::postgres::table::{self, Table};
+use crate::postgres::{executor, lock, lock::Key, quote, role, spi};
+use pgrx::pg_sys;
+
+/// The stage of a plan.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanStage {
+    plan_id: i64,
+    pub relation: pg_sys::Oid,
+}
+
+const INSERT: &str = "INSERT INTO backfill.plan_stage_data (plan_id, pipeline_id, relation)
+    VALUES ($1, $2, $3::pg_catalog.regclass)";
+
+const FIND: &str = "SELECT relation::pg_catalog.oid FROM backfill.plan_stage_data WHERE plan_id = $1";
+
+const DELETE: &str = "DELETE FROM backfill.plan_stage_data WHERE plan_id = $1";
+
+const DEAD: &str = "SELECT s.plan_id, s.relation::pg_catalog.oid FROM backfill.plan_stage_data s
+    JOIN backfill.plan_data pl ON pl.plan_id = s.plan_id
+    WHERE pl.state NOT IN ('approved', 'paused') ORDER BY s.plan_id";
+
+impl PlanStage {
+    /// Makes the stage of a plan that is being approved.
+    pub fn create(plan: &Plan, pipeline: &Pipeline) -> Result<()> {
+        let (Some(target), Some(column)) = (pipeline.target, pipeline.slice_column.as_deref()) else {
+            unreachable!("a plan that is published together has a target");
+        };
+        let table = Table::open(target)?;
+        if !table.writable().contains(&column) {
+            return Err(Error::new(
+                Code::Undefined,
+                format!("{} has no column \"{column}\" that can be given values", table.shown()),
+            )
+            .detail("It says which window a row belongs to.")
+            .hint("Name the column that holds the time of a row as slice_column with pipeline_alter()."));
+        }
+        role::as_ledger(|| {
+            let relation = stage::make(&format!("plan_stage_{}", plan.id), target, Purpose::Loading);
+            let index =
+                format!("CREATE INDEX ON {} ({})", quote::relation(relation), quote::identifier(column));
+            executor::write(&index, None, None);
+            spi::run(INSERT, &[plan.id.into(), pipeline.id.into(), relation.into()]);
+            for worker in rights::workers(pipeline) {
+                stage::grant(relation, RIGHTS, &worker);
+            }
+        });
+        Ok(())
+    }
+
+    pub fn find(plan_id: i64) -> Option<Self> {
+        let relation = role::as_ledger(|| spi::latest(FIND, &[plan_id.into()], |row| row.at(1)));
+        relation.into_iter().next().map(|relation| Self { plan_id, relation })
+    }
+
+    /// The part of the stage that a window owns, locked.
+    pub fn open(relation: pg_sys::Oid, run: &Run) -> Result<Segment> {
+        if !table::exists(relation) {
+            return Err(Error::new(Code::NotInState, format!("the stage of plan {} is gone", run.plan_id))
+                .detail("Somebody dropped the table.")
+                .hint(format!(
+                    "SELECT backfill_cancel({}, 'why'), and plan the windows again.",
+                    run.plan_id
+                )));
+        }
+        let column = run.pipeline.slice_column.as_deref().unwrap_or_default();
+        let zone = &run.pipeline.grid.at(run.window_start).grid.zone;
+        Segment::open(relation, column, zone, [run.window_start, run.window_end])
+    }
+
+    /// Lets a role write it that was given the right to work after the plan was approved.
+    pub fn open_to(relation: pg_sys::Oid, plan_id: i64, who: pg_sys::Oid) {
+        if stage::is_open_to(relation, who) {
+            return;
+        }
+        // Two who grant rights on one table at the same moment would disturb each other.
+        role::as_ledger(|| lock::exclusive(Key::PlanStage { plan: plan_id }));
+        if !stage::is_open_to(relation, who) {
+            stage::grant(relation, RIGHTS, &role::name(who));
+        }
+    }
+
+    /// Drops it if nobody uses it; else it is left to a sweep.
+    pub fn drop_if_idle(self) -> bool {
+        role::as_ledger(|| {
+            stage::drop_if_idle(self.relation, || {
+                spi::run(DELETE, &[self.plan_id.into()]);
+                executor::write(&format!("DROP TABLE {}", quote::relation(self.relation)), None, None);
+            })
+        })
+    }
+}
+
+const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
+
+/// Drops stages of plans that need them no more, at most so many; says how many are gone, and how many are left.
+pub fn sweep(at_most: usize) -> (i64, i64) {
+    let dead = role::as_ledger(|| {
+        spi::latest(DEAD, &[], |row| PlanStage { plan_id: row.at(1), relation: row.at(2) })
+    });
+    let dropped = dead.iter().filter(|stage| stage.drop_if_idle()).take(at_most).count();
+    (dropped as i64, (dead.len() - dropped) as i64)
+}

@@ -1,0 +1,208 @@
+//! Publishing all windows of a plan at once.
+//!
+//! ```text
+//!   leased ─▶ staged ─▶ done     a window of a plan with publish => 'together'
+//!                │  backfill_publish: every window of the plan, in one transaction
+//!                └─ (missed, or what it was before) where the plan is cancelled
+//! ```
+//!
+//! A staged run has ended and has published nothing. The plan owns its window until it is published, so that nobody else can
+//! be handed it. The call takes the pipeline's decisions and keeps plans from being approved, as every decision about a plan
+//! does: nobody can end the right of a staged run, or give another one, before it has committed, and no second look is
+//! needed at COMMIT. It writes the run of a window first, which is its fence towards the target (`ledger::fenced`), then the
+//! rows, then the next window; the pipeline's row, if its code changes, comes last. It waits for whoever holds rows of the
+//! target as long as `lock_timeout` says. All that is one transaction: a crash at any moment leaves all windows staged, or all
+//! published.
+
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result};
+use crate::ledger::pipeline::{Definition, Pipeline};
+use crate::ledger::plan::{self, Plan, Request};
+use crate::ledger::plan_stage::PlanStage;
+use crate::ledger::run::Run;
+use crate::ledger::source::Built;
+use crate::postgres::rows::Rows;
+use crate::postgres::segment::Segment;
+use crate::postgres::table::Column;
+use crate::postgres::{role, spi, table};
+use pgrx::pg_sys;
+
+/// A staged window.
+pub struct Staged {
+    pub start: Instant,
+    pub token: i64,
+    pub rows: u64,
+    pub digest: String,
+    /// Why it was allowed to shrink when it was staged.
+    pub allow_shrink: Option<String>,
+    /// A person took its rows as they are.
+    pub is_accepted: bool,
+    is_locked: bool,
+    newer: Option<i64>,
+}
+
+const STAGED: &str = "SELECT r.window_start, r.token, r.rows, r.digest, r.allow_shrink, r.worker IS NULL,
+        EXISTS (SELECT FROM backfill.closing_data c
+                WHERE c.pipeline_id = $1 AND c.window_start = r.window_start AND c.in_force),
+        (SELECT n.token FROM backfill.run_data n
+         WHERE n.pipeline_id = $1 AND n.window_start = r.window_start AND n.turn > r.turn
+         ORDER BY n.turn DESC LIMIT 1)
+    FROM backfill.plan_run_data r
+    WHERE r.pipeline_id = $1 AND r.plan_id = $2 AND r.together AND r.outcome = 'done' AND r.published_at IS NULL
+      AND NOT r.skipped
+    ORDER BY r.window_start";
+
+fn decode(row: &spi::Row) -> Staged {
+    Staged {
+        start: row.at(1),
+        token: row.at(2),
+        rows: row.at::<i64>(3) as u64,
+        digest: row.at(4),
+        allow_shrink: row.get(5),
+        is_accepted: row.at(6),
+        is_locked: row.at(7),
+        newer: row.get(8),
+    }
+}
+
+/// The staged windows of a plan as everybody sees them now, oldest first.
+pub fn staged(plan: &Plan) -> Vec<Staged> {
+    role::as_ledger(|| spi::latest_bulk(STAGED, &[plan.pipeline_id.into(), plan.id.into()], decode))
+}
+
+/// The same for a call that only reads.
+pub fn shown(plan: &Plan) -> Vec<Staged> {
+    role::as_ledger(|| spi::read(STAGED, &[plan.pipeline_id.into(), plan.id.into()], decode))
+}
+
+/// How many windows an error names.
+const NAMED: usize = 5;
+
+/// Refuses to publish a part of the windows: 55000 where one is locked, BF001 where one was handed out again.
+pub fn require_whole(pipeline: &Pipeline, plan: &Plan, windows: &[Staged]) -> Result<()> {
+    let refuse = |code, why: &str, hint: &str, against: &dyn Fn(&Staged) -> Option<String>| {
+        let found: Vec<String> = windows
+            .iter()
+            .filter_map(|window| Some(format!("{} {}", pipeline.key_of(window.start), against(window)?)))
+            .collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let more = match found.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        Err(Error::new(code, format!("plan {} cannot be published: {why}", plan.id))
+            .detail(format!("{}{more}.", found[..found.len().min(NAMED)].join("; ")))
+            .hint(hint))
+    };
+    refuse(
+        Code::NotInState,
+        "windows of it are locked",
+        "SELECT window_unlock(...), or window_skip(...) where one is not to be published.",
+        &|window| window.is_locked.then(|| "is locked".to_owned()),
+    )?;
+    refuse(
+        Code::StaleToken,
+        "windows of it were written again since they were staged",
+        "SELECT * FROM backfill_cancel(...), and plan the windows again.",
+        &|window| {
+            window
+                .newer
+                .map(|newer| format!("was staged under token {}, and {newer} came later", window.token))
+        },
+    )
+}
+
+/// What the pipeline will run once the plan is published; `None` where that is what it runs now.
+pub fn definition(plan: &Plan) -> Result<Option<(&Definition, Definition)>> {
+    let Some(before) = &plan.code_before else { return Ok(None) };
+    let request = Request::read(&plan.request)?;
+    let (query, query_path) = request.query.unzip();
+    Ok(Some((before, Definition { query, query_path, code_version: request.code_version })))
+}
+
+/// Names the columns that the stage and the target have in common, where the target takes all that the stage has (55000).
+pub fn columns(stage: &Segment, target: &Segment, plan_id: i64) -> Result<Vec<String>> {
+    let taken = |column: &Column| {
+        let same = |other: &&Column| {
+            other.name == column.name
+                && (other.type_oid, other.modifier) == (column.type_oid, column.modifier)
+        };
+        target.table.columns.iter().filter(|other| !other.generated).any(|other| same(&other))
+    };
+    if let Some(lost) = stage.table.columns.iter().find(|column| !taken(column)) {
+        return Err(Error::new(
+            Code::NotInState,
+            format!("what plan {plan_id} staged is not of the target's shape any more"),
+        )
+        .detail(format!(
+            "The stage {} has a column \"{}\"; {} has none of that name and type that can be given values.",
+            stage.table.shown(),
+            lost.name,
+            target.table.shown()
+        ))
+        .hint(format!(
+            "Give the target the shape back that it had at approval, or SELECT * FROM backfill_cancel({plan_id}, 'why') and plan again."
+        )));
+    }
+    Ok(stage.table.columns.iter().map(|column| column.name.clone()).collect())
+}
+
+/// The rows that a window has in the stage (55000 where they are not those that were staged).
+pub fn rows(run: &Run, window: &Staged, stage: &Segment, target: &Segment) -> Result<Built> {
+    let names = columns(stage, target, run.plan_id)?;
+    let slice = names.iter().position(|name| *name == target.column);
+    let mut rows = Rows::new(target.bounds, slice.expect("the stage has the slice column"));
+    let listed: Vec<&str> = names.iter().map(String::as_str).collect();
+    stage.look_at(&listed, &mut rows);
+    let (count, digest) = (rows.count(), rows.digest().to_string());
+    if (count, &digest) == (window.rows, &window.digest) {
+        return Ok(Built::new(names, rows));
+    }
+    Err(Error::new(
+        Code::NotInState,
+        format!("the stage does not hold what was staged for window {}", run.window_key),
+    )
+    .detail(format!(
+        "Token {} staged {} rows with digest {}; {} holds {count} with digest {digest}.",
+        window.token,
+        window.rows,
+        window.digest,
+        stage.table.shown()
+    ))
+    .hint(format!(
+        "Somebody wrote there by hand. SELECT * FROM backfill_cancel({}, 'why'), and plan the windows again.",
+        run.plan_id
+    )))
+}
+
+const PUBLISHED: &str = "UPDATE backfill.plan_data
+    SET state = 'published', published_by = $2, published_at = pg_catalog.clock_timestamp() WHERE plan_id = $1";
+
+/// Writes down that the plan is published, and has no use for its stage any more.
+pub fn note(plan: &Plan) {
+    let by = role::name(role::caller());
+    role::as_ledger(|| spi::run(PUBLISHED, &[plan.id.into(), by.as_str().into()]));
+    plan::note(plan.id, "published", None);
+    if let Some(stage) = PlanStage::find(plan.id) {
+        stage.drop_if_idle();
+    }
+}
+
+/// The stage of a plan (55000 where it has none).
+pub fn stage_of(plan: &Plan) -> Result<pg_sys::Oid> {
+    let found = role::as_ledger(|| spi::read(STAGE, &[plan.id.into()], |row| row.at::<pg_sys::Oid>(1)));
+    let relation = found.into_iter().next().filter(|relation| table::exists(*relation));
+    relation.ok_or_else(|| {
+        let why = match plan.together {
+            true => format!("Its state is \"{}\".", plan.state),
+            false => "Its windows are published each by itself.".to_owned(),
+        };
+        Error::new(Code::NotInState, format!("plan {} has nothing staged", plan.id)).detail(why).hint(
+            "A plan with publish => 'together' has from its approval until it is published or cancelled.",
+        )
+    })
+}
+
+const STAGE: &str = "SELECT relation::pg_catalog.oid FROM backfill.plan_stage_data WHERE plan_id = $1";
