@@ -1,5 +1,6 @@
 //! Real clients against a real server: one target, since each would start a server of its own.
 
+mod authors;
 mod calendar;
 mod calls;
 mod cases;

@@ -53,7 +53,7 @@ const ROUTINES: [(&str, &str, &str); 56] = [
         "backfill.plan_summary",
     ),
     ("backfill_progress", "plan_id bigint", "backfill.progress"),
-    ("backfill_publish", "plan_id bigint", "bigint"),
+    ("backfill_publish", "plan_id bigint, allow_shrink text DEFAULT NULL", "bigint"),
     ("backfill_release", "token bigint", "text"),
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),

@@ -18,11 +18,12 @@ use crate::postgres::{role, session, settings, spi, target};
 use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
-fn backfill_publish(plan_id: Option<i64>) -> i64 {
-    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?)))
+fn backfill_publish(plan_id: Option<i64>, allow_shrink: Option<String>) -> i64 {
+    let allow_shrink = allow_shrink.filter(|reason| !reason.trim().is_empty());
+    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?, allow_shrink.as_deref())))
 }
 
-fn publish_plan(plan_id: i64) -> Result<i64> {
+fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     session::require_writable()?;
     gate::require_none_closed("backfill_publish")?;
     let (pipeline, plan) = for_decision(plan_id)?;
@@ -40,7 +41,7 @@ fn publish_plan(plan_id: i64) -> Result<i64> {
     let scratch = Scratch::new();
     for window in &windows {
         pgrx::check_for_interrupts!();
-        settings::with_patience(|| scratch.run(|| put_in_place(window, stage)))?;
+        settings::with_patience(|| scratch.run(|| put_in_place(window, stage, allow_shrink)))?;
     }
     if let Some((before, after)) = &definition
         && !pipeline.redefine(before, after)
@@ -78,6 +79,13 @@ fn require_staged(plan: &Plan) -> Result<()> {
     );
     match state.as_str() {
         "staged" => Ok(()),
+        "paused" => cannot(
+            detail,
+            format!(
+                "SELECT backfill_resume({}), if it is to go on; backfill.plans says who paused it and why.",
+                plan.id
+            ),
+        ),
         "partial" => cannot(
             detail,
             format!(
@@ -138,16 +146,29 @@ fn redefined(pipeline: &Pipeline, plan: &Plan, before: &Definition) -> Error {
 /// For how long what a plan replaces is kept where the pipeline says nothing else.
 const KEPT: Span = Span { months: 0, days: 7, micros: 0 };
 
-fn put_in_place(window: &Staged, stage: pg_sys::Oid) -> Result<()> {
+fn put_in_place(window: &Staged, stage: pg_sys::Oid, allow_shrink: Option<&str>) -> Result<()> {
     let mut run = run::publish_staged(window.token)?;
     run.pipeline.keep_previous.get_or_insert(KEPT);
     let target = slice::open(&run)?;
     let built = together::rows(&run, window, &PlanStage::open(stage, &run)?, &target)?;
     built.inside(&run, &target)?;
     if !window.is_accepted {
-        audit::check(&run, &built.rows)?;
+        audit::check(&run, &built.rows).map_err(|error| {
+            error.hint(format!(
+                "Mend the audit with pipeline_audit(...), or SELECT * FROM backfill_cancel({}, 'why').",
+                run.plan_id
+            ))
+        })?;
     }
-    let consent = window.allow_shrink.clone().or_else(|| run.allow_shrink.clone());
-    publish(&run, &target, &Source::kept(), built, Strategy::Auto, consent, Closing::Published)?;
-    Ok(())
+    let given = [allow_shrink, window.allow_shrink.as_deref(), run.allow_shrink.as_deref()];
+    let consent = given.into_iter().flatten().next().map(str::to_owned);
+    publish(&run, &target, &Source::kept(), built, Strategy::Auto, consent, Closing::Published).map(drop).map_err(
+        |error| match error.code {
+            Code::Shrunk => error.hint(format!(
+                "The target got rows since the window was staged. If they may go: SELECT backfill_publish({}, allow_shrink => 'why').",
+                run.plan_id
+            )),
+            _ => error,
+        },
+    )
 }

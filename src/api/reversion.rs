@@ -49,7 +49,7 @@ fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
     }
     if let Some((before, after)) = together::definition(&plan)? {
         // Unless it was given other code since.
-        pipeline.redefine(&after, before);
+        pipeline.redefine(&after, &together::definition_before(&plan, before)?);
     }
     reversion::note(&pipeline, &plan, stale, &reason);
     Ok(windows.len() as i64)

@@ -135,7 +135,7 @@ fn close(run: &Run, source: &Source, replacement: &Replacement, closing: Closing
         rows: Some(replacement.rows as i64),
         digest: Some(replacement.digest.clone()),
         allow_shrink: replacement.allow_shrink.clone(),
-        code_version: source.overriding_version(run)?,
+        code_version: source.version(run)?,
         metrics: None,
     };
     match closing {

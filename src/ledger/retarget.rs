@@ -36,6 +36,9 @@ const LEASES: &str = "SELECT pg_catalog.count(*) FROM backfill.open_run_data o
     JOIN backfill.run_void_data r ON r.token = o.token
     WHERE o.pipeline_id = $1 AND r.void_reason IS NULL";
 
+const STAGES: &str = "SELECT pg_catalog.count(*) FROM backfill.plan_data
+    WHERE pipeline_id = $1 AND publish = 'together' AND state IN ('approved', 'paused')";
+
 /// For a call that names another target or slice column: refuses it (55000) while the ledger holds slices of the old one,
 /// or leases under which some are written; 40001 while one is being written. A column that was renamed may be named.
 pub fn require_free(pipeline: &Pipeline, moved: &[&str]) -> Result<()> {
@@ -69,6 +72,11 @@ pub fn require_free(pipeline: &Pipeline, moved: &[&str]) -> Result<()> {
         return Err(refused(Code::NotInState, "")
             .detail(format!("The ledger says what {shown} holds in {slices} windows, by its column \"{column}\"."))
             .hint("Define another pipeline for the other table; window_adopt() takes over what it holds. ALTER TABLE renames the table, or moves it to another schema, and it stays the target."));
+    }
+    if count(STAGES) > 0 {
+        return Err(refused(Code::NotInState, " now")
+            .detail(format!("A plan stages rows that it will publish to {shown}."))
+            .hint("Publish or cancel it first; SELECT plan_id, pipeline FROM backfill.plan_stages WHERE is_needed names it."));
     }
     match count(LEASES) {
         0 => Ok(()),

@@ -187,13 +187,13 @@ impl Source {
         })
     }
 
-    /// The version of a query that the call gave in place of the pipeline's own.
-    pub fn overriding_version(&self, run: &Run) -> Result<Option<String>> {
+    /// The version that the slice is built by: that of the lease, but for a query that the call gave in place of the lease's.
+    pub fn version(&self, run: &Run) -> Result<Option<String>> {
         if self.own || self.columns.is_some() || run.query.is_none() {
-            return Ok(None);
+            return Ok(run.code_version.clone());
         }
         let version = self.run(run, || Select::read(&self.text))?.fingerprint();
-        version::record(run.pipeline.id, &version, &self.text, &settings::search_path());
+        version::record_given(run.pipeline.id, &version, &self.text, &settings::search_path());
         Ok(Some(version))
     }
 

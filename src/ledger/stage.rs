@@ -73,19 +73,29 @@ const BYTES: &str = "SELECT pg_catalog.pg_total_relation_size($1::pg_catalog.reg
 /// Stages that one makes room for: each costs the maker a lock.
 const SWEPT_BY_MAKER: usize = 4;
 
-/// The declarations of a stage's columns. A column that the target always generates is left out; one that it
-/// generates by default draws from the target's own sequence, so that numbers do not repeat.
+/// The declarations of a stage's columns, without what the target always generates.
 const DECLARATIONS: &str = include_str!("../../sql/query/stage_columns.sql");
+
+const CHANGES: &str = include_str!("../../sql/query/stage_changes.sql");
 
 const GRANTEES: &str = "SELECT DISTINCT pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text
     FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
     WHERE c.oid = $1 AND a.grantee <> 0 AND a.grantee <> c.relowner";
 
-/// Makes a table of the ledger that is shaped like `target`. As the ledger.
+/// Makes a table of the ledger that is shaped like `target`. As the ledger, so that no text of a default may be read: to read
+/// the text of a constant runs the checks of its domain. LIKE copies defaults as they were read when they were made.
 pub fn make(name: &str, target: pg_sys::Oid, purpose: Purpose) -> pg_sys::Oid {
-    let strict = purpose == Purpose::Loading;
-    let columns = spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1));
-    executor::write(&format!("CREATE TABLE backfill.{name} ({})", columns.join(", ")), None, None);
+    let list = |sql| spi::query(sql, &[target.into()], |row| row.at::<String>(1));
+    let (columns, changes) = match purpose {
+        Purpose::Loading => {
+            (format!("LIKE {} INCLUDING DEFAULTS", quote::relation(target)), list(CHANGES).join(", "))
+        }
+        Purpose::Keeping => (list(DECLARATIONS).join(", "), String::new()),
+    };
+    executor::write(&format!("CREATE TABLE backfill.{name} ({columns})"), None, None);
+    if !changes.is_empty() {
+        executor::write(&format!("ALTER TABLE backfill.{name} {changes}"), None, None);
+    }
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
         pg_sys::get_relname_relid(quote::c_string(name).as_ptr(), schema)

@@ -6,32 +6,45 @@ use crate::postgres::{lock, lock::Key, query, role, settings, spi, subtransactio
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::PgSqlErrorCode;
 
-const KNOWN: &str = "SELECT 1 FROM backfill.version_data WHERE pipeline_id = $1 AND code_version = $2";
+const KNOWN: &str = "SELECT 1 FROM backfill.version_data
+    WHERE pipeline_id = $1 AND code_version = $2 AND (query, query_path) = ($3, $4)";
 
+/// What was defined takes the place of what a call gave: leases carry it, and it runs as the pipeline's owner.
 const RECORD: &str = "INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path)
+    VALUES ($1, $2, $3, $4)
+    ON CONFLICT (pipeline_id, code_version) DO UPDATE SET query = excluded.query, query_path = excluded.query_path";
+
+const RECORD_GIVEN: &str = "INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path)
     VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
 
 /// The fingerprint of a query as it is defined now, recorded with its text. `None` while another transaction
 /// is recording a version of the same pipeline, so that a claim does not wait for it.
 fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
     let version = query::fingerprint(&pipeline.owner, text, path)?;
-    let key = [pipeline.id.into(), version.as_str().into()];
+    let args = [pipeline.id.into(), version.as_str().into(), text.into(), path.into()];
     let recorded = role::as_ledger(|| {
-        if spi::first(KNOWN, &key, |_| ()).is_some() {
+        if spi::first(KNOWN, &args, |_| ()).is_some() {
             return true;
         }
         if !lock::try_exclusive(Key::Version { pipeline: pipeline.id }) {
             return false;
         }
-        record(pipeline.id, &version, text, path);
+        spi::run(RECORD, &args);
         true
     });
     Ok(recorded.then_some(version))
 }
 
-/// Records a version with the text that it stands for.
-pub fn record(pipeline_id: i64, version: &str, text: &str, path: &str) {
-    role::as_ledger(|| spi::run(RECORD, &[pipeline_id.into(), version.into(), text.into(), path.into()]));
+/// Records the version of a query that a call gave. No lease carries it.
+pub fn record_given(pipeline_id: i64, version: &str, text: &str, path: &str) {
+    let args = [pipeline_id.into(), version.into(), text.into(), path.into()];
+    role::as_ledger(|| {
+        if spi::first(KNOWN, &args, |_| ()).is_none() {
+            // So that a claim which comes to the same version does not wait for this transaction.
+            lock::try_exclusive(Key::Version { pipeline: pipeline_id });
+            spi::run(RECORD_GIVEN, &args);
+        }
+    });
 }
 
 const NEWEST: &str = "SELECT code_version FROM backfill.version_data

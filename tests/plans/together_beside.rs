@@ -82,7 +82,7 @@ fn two_people_who_decide_come_one_after_the_other() {
         ("window_skip('daily', '2024-01-02', '2024-01-03', 'x')", "backfill_publish(1)", ""),
         ("pipeline_drop('daily')", "backfill_publish(1)", "42704"),
         ("backfill_publish(1)", "pipeline_drop('daily')", ""),
-        ("backfill_pause(1, 'x')", "backfill_publish(1)", ""),
+        ("backfill_pause(1, 'x')", "backfill_publish(1)", "55000"),
     ] {
         let database = daily("");
         let (mut one, mut other) = (database.connect(), database.connect());
