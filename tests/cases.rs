@@ -325,6 +325,7 @@ const CASES: [Case; 42] = [
         By(&[
             "crash::a_killed_worker_leaves_each_window_done_once_or_claimable_whatever_its_step",
             "crash::a_stopped_server_leaves_each_window_done_once_or_claimable_whatever_the_step",
+            "crash::stopping::a_server_stopped_at_any_moment_leaves_no_mixture_no_lost_table_and_a_true_ledger",
         ]),
     ),
 ];
