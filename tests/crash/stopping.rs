@@ -55,7 +55,7 @@ struct Span {
     commit: Duration,
 }
 
-/// What the stops of an operation came upon.
+/// What the stops of an operation came upon, for a person.
 #[derive(Debug, Default)]
 struct Figures {
     stops: usize,
@@ -257,10 +257,8 @@ impl Trial {
             _ => self.reversion(),
         }
     }
-}
 
-/// What the stops came upon, for a person.
-impl Trial {
+    /// What the stops came upon.
     fn told(&self) -> String {
         let line = |(name, figures): (&&str, &Figures)| {
             let furthest: Vec<String> =

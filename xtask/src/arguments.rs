@@ -9,7 +9,7 @@ Commands
   setup              get PostgreSQL, libclang and cargo-pgrx; the other commands do it by themselves
   test [filter]      format, lints, pure, in-backend and real-client tests; with a filter only the
                      tests whose names contain it
-      --stops N      stop the server N times in the test of immediate stops (default 6; 200 take 15 minutes)
+      --stops N      stop the server N times in the test of immediate stops (default 6; 200 take 8 minutes)
       --seed N       at the same moments as another time (default: from the clock; a failing test tells it)
   demo               rebuild a year of New York flights with four workers, two of them hurt
       --stop         stop the server at the end
