@@ -49,11 +49,13 @@ const NEVER: [(&str, &str); 13] = [
     ),
     (
         "stages without a table, and tables without a stage",
-        "SELECT c.relname, s.token
+        "SELECT c.relname, s.name
          FROM (SELECT oid, relname FROM pg_class
-               WHERE relnamespace = 'backfill'::regnamespace AND relkind = 'r' AND relname ~ '^stage_[0-9]+$') c
-         FULL JOIN backfill.stage_data s ON s.relation = c.oid AND c.relname = 'stage_' || s.token
-         WHERE c.oid IS NULL OR s.token IS NULL",
+               WHERE relnamespace = 'backfill'::regnamespace AND relkind = 'r' AND relname ~ '^(plan_)?stage_[0-9]+$') c
+         FULL JOIN (SELECT relation, 'stage_' || token AS name FROM backfill.stage_data
+                    UNION ALL SELECT relation, 'plan_stage_' || plan_id FROM backfill.plan_stage_data) s
+             ON s.relation = c.oid AND c.relname = s.name
+         WHERE c.oid IS NULL OR s.name IS NULL",
     ),
     (
         "kept slices with another number of rows",
@@ -80,7 +82,8 @@ const NEVER: [(&str, &str); 13] = [
              FROM backfill.runs r WHERE r.plan_id = p.plan_id) w
          WHERE p.done <> w.done OR p.state <> CASE
              WHEN EXISTS (SELECT FROM backfill.plan_events e WHERE e.plan_id = p.plan_id AND e.what = 'reverted') THEN 'reverted'
-             WHEN w.done = p.windows THEN 'completed' WHEN w.runs > 0 THEN 'running' ELSE 'approved' END",
+             WHEN EXISTS (SELECT FROM backfill.plan_events e WHERE e.plan_id = p.plan_id AND e.what = 'published') THEN 'published'
+             WHEN w.done = p.windows THEN CASE p.publish WHEN 'together' THEN 'staged' ELSE 'completed' END WHEN w.runs > 0 THEN 'running' ELSE 'approved' END",
     ),
     (
         "slices of plans that were reverted",
@@ -100,7 +103,7 @@ const NEVER: [(&str, &str); 13] = [
     (
         "leases of plans that are over, and two of one window",
         "SELECT l.window_key, array_agg(l.token) FROM backfill.leases l JOIN backfill.plans p USING (plan_id)
-         GROUP BY 1 HAVING count(*) > 1 OR bool_or(p.state IN ('completed', 'reverted'))",
+         GROUP BY 1 HAVING count(*) > 1 OR bool_or(p.state IN ('completed', 'staged', 'published', 'reverted'))",
     ),
     (
         "runs that ended under a token below that of an earlier one",
@@ -109,6 +112,16 @@ const NEVER: [(&str, &str); 13] = [
              WINDOW w AS (PARTITION BY pipeline, window_start ORDER BY started_at)) r WHERE token < before",
     ),
 ];
+
+/// The stage of a plan that is not published holds the rows of its windows that are done. Another stage is not needed.
+const STAGES: &str =
+    "SELECT p.plan_id, s.relation::text FROM backfill.plan_stage_data s JOIN backfill.plans p USING (plan_id)
+    WHERE p.state IN ('approved', 'running', 'staged')";
+const STAGED: &str = "WITH wanted AS (
+        SELECT f.* FROM backfill.runs r, slice_of(r.code_version::int, r.window_start) f
+        WHERE r.plan_id = {plan} AND r.outcome = 'done')
+    SELECT 'missing', * FROM (TABLE wanted EXCEPT ALL TABLE {stage}) f
+    UNION ALL SELECT 'strange', * FROM (TABLE {stage} EXCEPT ALL TABLE wanted) f";
 
 /// What the target holds as the extension itself digests it: the rows of the copy of another pipeline are adopted.
 const DIGESTED: &str = "CREATE TABLE copied AS TABLE facts;
@@ -131,6 +144,14 @@ pub fn faults(session: &mut Session) -> Vec<String> {
     };
     let mut faults: Vec<_> =
         NEVER.iter().filter_map(|(what, query)| found((what, session.lines(query)))).collect();
+    for row in session.rows(STAGES, &[]) {
+        let staged =
+            STAGED.replace("{plan}", &row.get::<_, i64>(0).to_string()).replace("{stage}", row.get(1));
+        faults.extend(found((
+            "rows that are not those of the windows that are staged",
+            session.lines(&staged),
+        )));
+    }
     session.run(&format!(
         "BEGIN; {DIGESTED}; SELECT window_adopt('copy', '2024-01-01', '{UNTIL}', 'any', 'test')"
     ));

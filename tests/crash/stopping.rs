@@ -1,11 +1,11 @@
-//! A server that is stopped at once (`pg_ctl stop -m immediate`) at random moments while 100 windows are published or
-//! reverted.
+//! A server that is stopped at once (`pg_ctl stop -m immediate`) at random moments while 100 windows are published,
+//! one by one or together, or reverted.
 //!
 //! `cargo xtask test --stops 200 --seed 1 stopping` stops it so often, and draws the same moments again. They are parts of
 //! what the same took before without a stop; every third one is drawn within a COMMIT.
 
 use crate::crash::judging::{UNTIL, WINDOWS, faults, history, versions};
-use crate::crash::working::{Operation, REVERT, Shared, Step, Task, Trace, work};
+use crate::crash::working::{Operation, PUBLISH, REVERT, Shared, Step, Task, Trace, work};
 use crate::support::Calls;
 use pg_backfill::domain::random::Random;
 use pgrx_tests::{Cluster, Database, Session};
@@ -73,6 +73,10 @@ struct Trial {
     /// Plans whose slices are there, each with its version; every one replaced those of the one before.
     stack: Vec<(i64, i32)>,
     newest_version: i32,
+    /// A task that another one has to come before.
+    staged: Option<Task>,
+    /// Whether plans are reverted, and not published, until none is left.
+    is_falling: bool,
     /// The highest token before the last start of the server.
     floor: i64,
     open: BTreeSet<i64>,
@@ -90,6 +94,8 @@ impl Trial {
             random: Random::new(seed),
             stack: vec![],
             newest_version: 0,
+            staged: None,
+            is_falling: false,
             floor: 0,
             open: BTreeSet::new(),
             spans: BTreeMap::new(),
@@ -97,25 +103,44 @@ impl Trial {
         }
     }
 
-    /// The next plan of all windows, to be published.
+    /// The next plan of all windows, to be published. Every second one is published together, and is staged before.
     fn publication(&mut self) -> Task {
+        if let Some(staged) = self.staged.take() {
+            return staged;
+        }
         self.newest_version += 1;
         let after = self.newest_version;
-        let plan = self.database.connect().plan(UNTIL, &format!(", code_version => '{after}'"));
+        let together = after % 2 == 0;
+        let publish = if together { "together" } else { "each" };
+        let arguments = format!(", code_version => '{after}', publish => '{publish}'");
+        let plan = self.database.connect().plan(UNTIL, &arguments);
         let before = self.stack.last().map(|(_, version)| *version);
-        Task { operation: Operation::Publish, plan, before, after: Some(after) }
+        let task = Task { operation: Operation::Publish, plan, version: after, before, after: Some(after) };
+        if together {
+            self.staged = Some(Task { operation: PUBLISH, ..task });
+            return Task { operation: Operation::Stage, after: before, ..task };
+        }
+        task
     }
 
     /// The revert of the newest plan.
     fn reversion(&self) -> Task {
         let version = |(_, version): &(i64, i32)| *version;
-        let [.., (plan, _)] = self.stack[..] else { panic!("there is a plan to revert") };
+        let [.., (plan, newest)] = self.stack[..] else { panic!("there is a plan to revert") };
         let below = self.stack.iter().rev().nth(1);
-        Task { operation: REVERT, plan, before: self.stack.last().map(version), after: below.map(version) }
+        Task { operation: REVERT, plan, version: newest, before: Some(newest), after: below.map(version) }
     }
 
     fn is_done(&self, task: Task) -> bool {
-        versions(&mut self.database.connect()) == [(task.after, WINDOWS)]
+        let mut session = self.database.connect();
+        let state: String = session.one("SELECT state FROM backfill.plans WHERE plan_id = $1", &[&task.plan]);
+        let ended = match task.operation {
+            Operation::Publish => "completed",
+            Operation::Stage => "staged",
+            PUBLISH => "published",
+            _ => "reverted",
+        };
+        state == ended && versions(&mut session) == [(task.after, WINDOWS)]
     }
 
     /// Lets the task go on to its end.
@@ -137,10 +162,10 @@ impl Trial {
     /// The task is done.
     fn settle(&mut self, task: Task) {
         assert!(self.is_done(task), "{task:?}");
-        if task.operation == REVERT {
-            self.stack.pop();
-        } else {
-            self.stack.push((task.plan, self.newest_version));
+        match task.operation {
+            Operation::Stage => (),
+            REVERT => drop(self.stack.pop()),
+            _ => self.stack.push((task.plan, task.version)),
         }
     }
 
@@ -152,8 +177,8 @@ impl Trial {
             return Moment::Within(span.all.mul_f64(part));
         }
         let nth = match task.operation {
-            Operation::Publish => 1 + self.random.below(WINDOWS as usize / 2),
             Operation::Whole { .. } => 1,
+            _ => 1 + self.random.below(WINDOWS as usize / 2),
         };
         Moment::Commit(nth, span.commit.mul_f64(part))
     }
@@ -194,7 +219,7 @@ impl Trial {
         let held = versions(&mut session);
         let known = |version: &Option<i32>| [task.before, task.after].contains(version);
         assert!(held.iter().all(|(version, _)| known(version)), "{held:?}: {at}");
-        let done = held == [(task.after, WINDOWS)];
+        let done = self.is_done(task);
 
         // What a session was told is so.
         let given: Vec<i64> = traces.iter().flat_map(|trace| trace.given.clone()).collect();
@@ -207,14 +232,6 @@ impl Trial {
         for trace in traces {
             assert!(trace.done.iter().all(|token| is_done(*token)), "what was committed is lost: {at}");
             match (task.operation, trace.step, trace.held) {
-                (Operation::Publish, Step::Committing, Some((token, _))) => in_commit.push(is_done(token)),
-                (Operation::Publish, _, Some((token, staged))) => {
-                    assert!(!is_done(token), "nobody committed {token}: {at}");
-                    if let (Some(rows), None) = (staged, &outcomes[&token]) {
-                        assert_eq!(session.count(&format!("backfill.stage_{token}")), rows, "{at}");
-                    }
-                }
-                (Operation::Publish, ..) => (),
                 (Operation::Whole { .. }, step, _) => {
                     assert!(done || held == [(task.before, WINDOWS)], "a mixture, {held:?}: {at}");
                     match step {
@@ -223,6 +240,14 @@ impl Trial {
                         _ => assert!(!done, "nobody committed it: {at}"),
                     }
                 }
+                (_, Step::Committing, Some((token, _))) => in_commit.push(is_done(token)),
+                (_, _, Some((token, staged))) => {
+                    assert!(!is_done(token), "nobody committed {token}: {at}");
+                    if let (Some(rows), None) = (staged, &outcomes[&token]) {
+                        assert_eq!(session.count(&format!("backfill.stage_{token}")), rows, "{at}");
+                    }
+                }
+                (_, _, None) => (),
             }
         }
 
@@ -250,12 +275,13 @@ impl Trial {
     }
 
     /// Two plans are published, one on the other, and reverted again; down to none, where the windows had no slice.
-    fn next(&mut self, stops: usize) -> Task {
-        match stops % 4 {
-            _ if self.stack.is_empty() => self.publication(),
-            0 | 1 if self.stack.len() < 4 => self.publication(),
-            _ => self.reversion(),
-        }
+    fn next(&mut self) -> Task {
+        self.is_falling = match self.stack.len() {
+            0 => false,
+            2 => true,
+            _ => self.is_falling,
+        };
+        if self.is_falling { self.reversion() } else { self.publication() }
     }
 
     /// What the stops came upon.
@@ -287,15 +313,15 @@ fn a_server_stopped_at_any_moment_leaves_no_mixture_no_lost_table_and_a_true_led
     let seed = number("PG_BACKFILL_SEED").unwrap_or(now.as_millis() as u64);
     println!("--seed {seed} draws the same moments");
     let mut trial = Trial::new(seed);
-    // How long they take.
-    let publication = trial.publication();
-    trial.complete(publication);
-    let reversion = trial.reversion();
-    trial.complete(reversion);
+    // How long they take: a plan window by window, one together, and their reverts.
+    for _ in 0..5 {
+        let task = trial.next();
+        trial.complete(task);
+    }
     let stops = asked.unwrap_or(6) as usize;
     let mut stop = 0;
     while stop < stops {
-        let task = trial.next(stop);
+        let task = trial.next();
         loop {
             stop += 1;
             if trial.stop(task) {

@@ -1,4 +1,4 @@
-//! Publishing and reverting 100 windows on a server that may go away.
+//! Publishing, staging and reverting 100 windows on a server that may go away.
 
 use crate::crash::is_gone;
 use crate::crash::judging::{claiming, replacing};
@@ -15,9 +15,14 @@ const WORKERS: usize = 4;
 pub enum Operation {
     /// By workers, window by window, each in a transaction of its own.
     Publish,
+    /// The same for a plan that is published together, later.
+    Stage,
     /// By one statement in one transaction: all of them or none.
     Whole { name: &'static str, statement: &'static str },
 }
+
+pub const PUBLISH: Operation =
+    Operation::Whole { name: "publish together", statement: "SELECT backfill_publish({plan})" };
 
 pub const REVERT: Operation =
     Operation::Whole { name: "revert", statement: "SELECT backfill_revert({plan}, 'it was wrong')" };
@@ -26,13 +31,18 @@ impl Operation {
     pub fn name(self) -> &'static str {
         match self {
             Self::Publish => "publish",
+            Self::Stage => "stage",
             Self::Whole { name, .. } => name,
         }
     }
 
     /// How many sessions it takes.
     pub fn hands(self) -> usize {
-        if self == Self::Publish { WORKERS } else { 1 }
+        if self.is_whole() { 1 } else { WORKERS }
+    }
+
+    pub fn is_whole(self) -> bool {
+        matches!(self, Self::Whole { .. })
     }
 }
 
@@ -41,6 +51,8 @@ impl Operation {
 pub struct Task {
     pub operation: Operation,
     pub plan: i64,
+    /// What the plan builds.
+    pub version: i32,
     pub before: Option<i32>,
     pub after: Option<i32>,
 }
@@ -92,7 +104,7 @@ impl Trace {
 pub fn work(session: &mut Session, task: Task, floor: i64, shared: &Shared) -> Trace {
     let mut trace = Trace::default();
     let outcome = match task.operation {
-        Operation::Publish => publish(session, task, floor, shared, &mut trace),
+        Operation::Publish | Operation::Stage => produce_all(session, task, floor, shared, &mut trace),
         Operation::Whole { statement, .. } => whole(session, task, statement, shared, &mut trace),
     };
     match outcome {
@@ -116,15 +128,15 @@ fn whole(
     trace.commit(session, shared)
 }
 
-fn publish(
+fn produce_all(
     session: &mut Session,
     task: Task,
     floor: i64,
     shared: &Shared,
     trace: &mut Trace,
 ) -> Result<(), Failure> {
-    let version = task.after.expect("what is published has a version");
-    let over = "SELECT state = 'completed' FROM backfill.plans WHERE plan_id = $1";
+    let version = task.version;
+    let over = "SELECT state IN ('completed', 'staged') FROM backfill.plans WHERE plan_id = $1";
     loop {
         trace.step = Step::Claiming;
         let Some(lease) = session.try_claim(&claiming(version, 1))?.pop() else {
