@@ -116,7 +116,7 @@ const NEVER: [(&str, &str); 13] = [
 /// The stage of a plan that is not published holds the rows of its windows that are done. Another stage is not needed.
 const STAGES: &str =
     "SELECT p.plan_id, s.relation::text FROM backfill.plan_stage_data s JOIN backfill.plans p USING (plan_id)
-    WHERE p.state IN ('approved', 'running', 'staged')";
+    JOIN pg_class c ON c.oid = s.relation WHERE p.state IN ('approved', 'running', 'staged')";
 const STAGED: &str = "WITH wanted AS (
         SELECT f.* FROM backfill.runs r, slice_of(r.code_version::int, r.window_start) f
         WHERE r.plan_id = {plan} AND r.outcome = 'done')
@@ -196,10 +196,16 @@ fn what_is_wrong_is_seen() {
     let [first, second, third] = [(1, 10), (2, 10), (3, 5)].map(|(version, windows)| run(version, windows));
     assert_eq!([first, second, third], [1, 2, 3]);
     session.run("SELECT backfill_stage(token) FROM backfill_claim('test', 2, pipelines => '{daily}', code_version => '3')");
+    let together =
+        session.draft("'2024-01-11', '2024-01-14', 'test', publish => 'together', code_version => '4'");
+    session.approve(together).unwrap();
+    for lease in session.try_claim(&claiming(4, 2)).unwrap() {
+        session.run(&replacing(lease.token, 4, ""));
+    }
     assert_eq!(faults(&mut session), [""; 0]);
     assert_eq!(versions(&mut session), [(None, 90), (Some(2), 5), (Some(3), 5)]);
     let newest = "(SELECT max(token) FROM backfill.run_data WHERE published_at IS NOT NULL)";
-    let [lost, digest] = ["rows that are not those", "another digest"];
+    let [lost, digest, staged] = ["slice in the ledger", "another digest", "windows that are staged"];
     for (harm, seen) in [
         ("UPDATE facts SET version = 1 WHERE at = '2024-01-01Z'", lost),
         ("DELETE FROM facts WHERE at = '2024-01-03 01:00Z'", lost),
@@ -234,8 +240,15 @@ fn what_is_wrong_is_seen() {
             "INSERT INTO backfill.plan_event_data (plan_id, who, what) VALUES (3, 'x', 'reverted')",
             "plans in another state",
         ),
+        ("DELETE FROM backfill.plan_stage_{together} WHERE at = '2024-01-12Z'", staged),
+        ("INSERT INTO backfill.plan_stage_{together} VALUES ('2024-01-13Z', 0, 0)", staged),
+        ("DELETE FROM backfill.plan_stage_data", "tables without a stage"),
+        ("DROP TABLE backfill.plan_stage_{together}", "stages without a table"),
     ] {
-        session.run(&format!("BEGIN; {}", harm.replace("{newest}", newest)));
+        session.run(&format!(
+            "BEGIN; {}",
+            harm.replace("{newest}", newest).replace("{together}", &together.id.to_string())
+        ));
         // It rolls back.
         let found = faults(&mut session);
         assert!(found.iter().any(|what| what.contains(seen)), "{harm}: {found:?}");
