@@ -288,7 +288,10 @@ const CASES: [Case; 42] = [
         "I2",
         "a publication failed in the middle, could not be repeated, and was shown as complete",
         "mozilla/bigquery-etl PR #9869",
-        Not("waits for plans that are published together; for one window see I9"),
+        By(&[
+            "plans::together_beside::a_crash_leaves_all_windows_staged_or_all_published",
+            "crash::stopping::a_server_stopped_at_any_moment_leaves_no_mixture_no_lost_table_and_a_true_ledger",
+        ]),
     ),
     (
         "I3",

@@ -38,11 +38,7 @@ impl Operation {
 
     /// How many sessions it takes.
     pub fn hands(self) -> usize {
-        if self.is_whole() { 1 } else { WORKERS }
-    }
-
-    pub fn is_whole(self) -> bool {
-        matches!(self, Self::Whole { .. })
+        if matches!(self, Self::Whole { .. }) { 1 } else { WORKERS }
     }
 }
 
