@@ -465,12 +465,7 @@ fn backfill_cancel(
     'static,
     (name!(windows_freed, i64), name!(leases_revoked, i64), name!(still_writing, Vec<i32>)),
 > {
-    let plan_id = plan_id.ok_or_else(|| {
-        Error::new(Code::NullValue, "plan_id must not be NULL")
-            .detail("It says which plan is cancelled.")
-            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
-    });
-    TableIterator::once(answer(plan_id.and_then(|plan_id| cancel(plan_id, reason))))
+    TableIterator::once(answer(plan::require_id(plan_id).and_then(|plan_id| cancel(plan_id, reason))))
 }
 
 const CANCEL: &str = "UPDATE backfill.plan_data

@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::gate;
 use crate::ledger::kept::Kept;
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::Plan;
+use crate::ledger::plan::{self, Plan};
 use crate::ledger::publication::{Closing, publish};
 use crate::ledger::reversion::{self, Published};
 use crate::ledger::run::{self, Ending};
@@ -27,11 +27,7 @@ const STATE: &str = "SELECT state FROM backfill.plan_count_data WHERE plan_id = 
 
 fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
     session::require_writable()?;
-    let plan_id = plan_id.ok_or_else(|| {
-        Error::new(Code::NullValue, "plan_id must not be NULL")
-            .detail("It says which plan is reverted.")
-            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
-    })?;
+    let plan_id = plan::require_id(plan_id)?;
     let reason = require_reason(reason)?;
     gate::require_none_closed("backfill_revert")?;
     let (pipeline, plan) = for_decision(plan_id)?;

@@ -213,6 +213,9 @@ impl Exchange<'_> {
         }
         let digest = held.digest.to_string();
         let changed = inserted + deleted > 0;
+        if let Some(keeper) = keeper.as_ref().filter(|_| !changed) {
+            keeper.unchanged(target, held);
+        }
         Ok(Replacement { strategy, rows, inserted, deleted, changed, digest, allow_shrink })
     }
 
