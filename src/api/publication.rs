@@ -6,14 +6,13 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::{Definition, Pipeline};
 use crate::ledger::plan::{self, Plan};
 use crate::ledger::plan_stage::PlanStage;
-use crate::ledger::publication::{Closing, publish};
-use crate::ledger::run;
-use crate::ledger::source::Source;
-use crate::ledger::strategy::Strategy;
+use crate::ledger::publication::Closing;
+use crate::ledger::run::{self, Run};
+use crate::ledger::source::Built;
 use crate::ledger::together::{self, Staged};
-use crate::ledger::{audit, gate, version};
+use crate::ledger::{audit, gate, several, version};
 use crate::postgres::datum::Span;
-use crate::postgres::scratch::Scratch;
+use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
 use pgrx::prelude::*;
 
@@ -38,11 +37,14 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     let stage = together::stage_of(&plan)?;
     let windows = together::staged(&plan);
     together::require_whole(&pipeline, &plan, &windows)?;
-    let scratch = Scratch::new();
-    for window in &windows {
-        pgrx::check_for_interrupts!();
-        settings::with_patience(|| scratch.run(|| put_in_place(window, stage, allow_shrink)))?;
-    }
+    let publishing: Vec<_> =
+        windows.iter().map(|window| Publishing { window, stage, allow_shrink }).collect();
+    several::exchange(&publishing).map_err(|error| match error.code {
+        Code::Shrunk if error.hint.as_deref().is_some_and(|hint| hint.contains("replace_partition")) => error.hint(format!(
+            "The target got rows since the window was staged. If they may go: SELECT backfill_publish({plan_id}, allow_shrink => 'why')."
+        )),
+        _ => error,
+    })?;
     if let Some((before, after)) = &definition
         && !pipeline.redefine(before, after)
     {
@@ -146,29 +148,40 @@ fn redefined(pipeline: &Pipeline, plan: &Plan, before: &Definition) -> Error {
 /// For how long what a plan replaces is kept where the pipeline says nothing else.
 const KEPT: Span = Span { months: 0, days: 7, micros: 0 };
 
-fn put_in_place(window: &Staged, stage: pg_sys::Oid, allow_shrink: Option<&str>) -> Result<()> {
-    let mut run = run::publish_staged(window.token)?;
-    run.pipeline.keep_previous.get_or_insert(KEPT);
-    let target = slice::open(&run)?;
-    let built = together::rows(&run, window, &PlanStage::open(stage, &run)?, &target)?;
-    built.inside(&run, &target)?;
-    if !window.is_accepted {
-        audit::check(&run, &built.rows).map_err(|error| {
-            error.hint(format!(
-                "Mend the audit with pipeline_audit(...), or SELECT * FROM backfill_cancel({}, 'why').",
-                run.plan_id
-            ))
-        })?;
+/// A staged window that is being published.
+struct Publishing<'p> {
+    window: &'p Staged,
+    stage: pg_sys::Oid,
+    allow_shrink: Option<&'p str>,
+}
+
+impl several::Window for Publishing<'_> {
+    const CLOSING: Closing = Closing::Published;
+
+    fn open(&self) -> Result<(Run, Segment)> {
+        let mut run = run::publish_staged(self.window.token)?;
+        run.pipeline.keep_previous.get_or_insert(KEPT);
+        let target = slice::open(&run)?;
+        Ok((run, target))
     }
-    let given = [allow_shrink, window.allow_shrink.as_deref(), run.allow_shrink.as_deref()];
-    let consent = given.into_iter().flatten().next().map(str::to_owned);
-    publish(&run, &target, &Source::kept(), built, Strategy::Auto, consent, Closing::Published).map(drop).map_err(
-        |error| match error.code {
-            Code::Shrunk => error.hint(format!(
-                "The target got rows since the window was staged. If they may go: SELECT backfill_publish({}, allow_shrink => 'why').",
-                run.plan_id
-            )),
-            _ => error,
-        },
-    )
+
+    fn is_replaced(&self) -> bool {
+        true
+    }
+
+    fn build(&self, run: &Run, target: &Segment) -> Result<(Built, Option<String>)> {
+        let stage = PlanStage::open(self.stage, run)?;
+        let built = together::rows(run, self.window, &stage, target)?;
+        built.inside(run, target)?;
+        if !self.window.is_accepted {
+            audit::check(run, &built.rows).map_err(|error| {
+                error.hint(format!(
+                    "Mend the audit with pipeline_audit(...), or SELECT * FROM backfill_cancel({}, 'why').",
+                    run.plan_id
+                ))
+            })?;
+        }
+        let reasons = [self.allow_shrink, self.window.allow_shrink.as_deref(), run.allow_shrink.as_deref()];
+        Ok((built, reasons.into_iter().flatten().next().map(str::to_owned)))
+    }
 }

@@ -237,7 +237,7 @@ impl Sink for Cells {
 const DROP_OLD: &str = "WITH old AS MATERIALIZED (
         SELECT k.token FROM backfill.kept_data k
         WHERE ($1 IS NULL OR k.pipeline_id = $1) AND k.changed AND k.dropped_at IS NULL
-          AND k.kept_until < pg_catalog.clock_timestamp()
+          AND k.kept_until < $3
         ORDER BY k.kept_until LIMIT $2 FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM backfill.kept_row_data r USING old WHERE r.token = old.token
@@ -256,7 +256,8 @@ fn drop_old(pipeline_id: Option<i64>, at_most: i64) -> u64 {
     if unsafe { pg_sys::XactIsoLevel } > pg_sys::XACT_READ_COMMITTED as i32 {
         return 0;
     }
-    role::as_ledger(|| spi::run(DROP_OLD, &[pipeline_id.into(), at_most.into()]))
+    // The clock itself, asked by the statement, would be asked for each line that the index holds.
+    role::as_ledger(|| spi::run(DROP_OLD, &[pipeline_id.into(), at_most.into(), datum::clock().into()]))
 }
 
 /// The same for all pipelines; says of how many, and how many are left: those that somebody holds, and those beyond the

@@ -123,7 +123,7 @@ fn exchange(
     let exchange = Exchange { run, target, source, keeper };
     match comparison {
         Some(comparison) => exchange.write_difference(&mut built, &comparison, consent),
-        None => exchange.write_rows(&mut built, strategy.or(Strategy::Rows), consent),
+        None => exchange.fill(exchange.clear(), &mut built, strategy.or(Strategy::Rows), consent),
     }
 }
 
@@ -173,6 +173,32 @@ impl Replacement {
     }
 }
 
+/// How many rows were kept, if they are, and deleted.
+pub struct Cleared {
+    kept: Option<u64>,
+    deleted: u64,
+}
+
+/// Deletes what a slice holds, before others are filled: what may only be there once may come back there.
+pub fn clear(run: &Run, target: &Segment, source: &Source) -> Cleared {
+    Exchange { run, target, source, keeper: Keeper::of(run) }.clear()
+}
+
+/// Fills a slice that was cleared, and writes the ledger.
+pub fn fill(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    cleared: Cleared,
+    mut built: Built,
+    consent: Option<String>,
+    closing: Closing,
+) -> Result<()> {
+    let exchange = Exchange { run, target, source, keeper: None };
+    let replacement = exchange.fill(cleared, &mut built, Strategy::Rows, consent)?;
+    close(run, source, &replacement, closing)
+}
+
 /// The slice of a run while it is exchanged.
 struct Exchange<'e> {
     run: &'e Run,
@@ -182,16 +208,23 @@ struct Exchange<'e> {
 }
 
 impl Exchange<'_> {
-    fn write_rows(
+    /// Deletes what is there, and keeps it where that is asked for.
+    fn clear(&self) -> Cleared {
+        let Self { run, target, source, keeper } = self;
+        let kept = keeper.as_ref().map(|keeper| keeper.keep(target));
+        Cleared { kept, deleted: source.run(run, || target.delete()) }
+    }
+
+    /// Inserts the new rows where those of before were deleted.
+    fn fill(
         &self,
+        Cleared { kept, deleted }: Cleared,
         built: &mut Built,
         strategy: Strategy,
         consent: Option<String>,
     ) -> Result<Replacement> {
         let Self { run, target, source, keeper } = self;
         let rows = built.rows.count();
-        let kept = keeper.as_ref().map(|keeper| keeper.keep(target));
-        let deleted = source.run(run, || target.delete());
         let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
         let columns = built.columns();
         let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, built.rows.batch()));

@@ -442,7 +442,6 @@ pub fn published(run: &Run, ending: &Ending) {
     if run.has_effects {
         effect::publish(run.token);
     }
-    gate::dismiss(run.token);
 }
 
 /// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever

@@ -770,3 +770,73 @@ fn a_paused_plan_is_not_published() {
     session.run(&format!("SELECT backfill_resume({plan})"));
     assert_eq!(session.publish(plan).unwrap(), 2);
 }
+
+/// A pipeline `keyed` whose rows have a key without the slice column, and the numbers that its windows shall have.
+fn keyed(database: &Database) -> Session {
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 16)");
+    session.run("CREATE TABLE keyed (day timestamptz NOT NULL, id int PRIMARY KEY, note text)");
+    define(&mut session, "keyed", "'1 day', '2024-01-01', 'keyed', 'day'", "keep_previous => '1 day'");
+    session
+}
+
+fn write_keyed(session: &mut Session, numbers: &[&str], more: &str) -> i64 {
+    let until = 1 + numbers.len();
+    let plan = session.one(
+        &format!(
+            "SELECT plan_id FROM backfill_plan('keyed', NULL, '2024-01-0{until}', 'x', expect => {} {more})",
+            numbers.len()
+        ),
+        &[],
+    );
+    for ids in numbers {
+        session.run(&format!(
+            "SELECT replace_partition(token, query => 'SELECT $1, id, ''plan {plan}'' FROM unnest(ARRAY[{ids}]) id')
+             FROM backfill_claim('w', pipelines => '{{keyed}}')"
+        ));
+    }
+    plan
+}
+
+const KEYED: &str =
+    "SELECT day::date, string_agg(id::text, ',' ORDER BY id), min(note) FROM keyed GROUP BY 1 ORDER BY 1";
+
+#[test]
+fn a_key_may_move_from_one_window_to_another() {
+    let database = Cluster::shared().database();
+    let mut session = keyed(&database);
+    write_keyed(&mut session, &["1,2", "3,4", "5"], "");
+    let before = session.lines(KEYED);
+    let plan = write_keyed(&mut session, &["2,3", "5,1", "4"], TOGETHER);
+    assert_eq!(session.publish(plan).unwrap(), 3);
+    let note = format!("plan {plan}");
+    assert_eq!(
+        session.lines(KEYED),
+        [format!("2024-01-01|2,3|{note}"), format!("2024-01-02|1,5|{note}"), format!("2024-01-03|4|{note}")]
+    );
+    assert_eq!(session.lines("SELECT rows FROM backfill.slices ORDER BY window_start"), ["2", "2", "1"]);
+    session.run(&format!("SELECT backfill_revert({plan}, 'x')"));
+    assert_eq!(session.lines(KEYED), before);
+    assert_eq!(session.lines("SELECT count(*) FROM backfill.leases"), ["0"]);
+}
+
+#[test]
+fn a_key_that_is_there_twice_leaves_everything_staged() {
+    let database = Cluster::shared().database();
+    let mut session = keyed(&database);
+    write_keyed(&mut session, &["1", "2"], "");
+    let before = session.lines(KEYED);
+    let plan = write_keyed(&mut session, &["2", "2"], TOGETHER);
+    assert_sqlstate!(session.publish(plan), "23505");
+    assert_eq!(session.lines(KEYED), before);
+    assert_eq!(session.plan_state(plan), "staged");
+    session.cancel(plan);
+    // Rows of another table would go with rows that come again.
+    let plan = write_keyed(&mut session, &["2", "1"], TOGETHER);
+    session
+        .run("CREATE TABLE notes (id int REFERENCES keyed ON DELETE CASCADE); INSERT INTO notes VALUES (1)");
+    assert_sqlstate!(session.publish(plan), "23505");
+    assert_eq!(session.count("notes"), 1);
+    session.run("DROP TABLE notes");
+    assert_eq!(session.publish(plan).unwrap(), 2);
+}
