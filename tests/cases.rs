@@ -280,9 +280,10 @@ const CASES: [Case; 42] = [
         "I1",
         "a publication copied partitions one by one while live runs rewrote the table, and took their work back",
         "mozilla/bigquery-etl PR #9744, #9804",
-        Not(
-            "waits for plans that are published together; one window is published in one transaction, under its fence",
-        ),
+        By(&[
+            "plans::together_beside::live_work_that_commits_beside_a_publication_is_not_taken_back",
+            "plans::together_beside::a_reader_sees_all_windows_of_before_or_all_of_after",
+        ]),
     ),
     (
         "I2",

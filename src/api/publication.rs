@@ -54,7 +54,7 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     Ok(windows.len() as i64)
 }
 
-const COUNTS: &str = "SELECT state, done, failed, running FROM backfill.plan_count_data WHERE plan_id = $1";
+const COUNTS: &str = "SELECT state, staged, failed, running FROM backfill.plan_count_data WHERE plan_id = $1";
 
 /// All windows are staged or skipped (55000).
 fn require_staged(plan: &Plan) -> Result<()> {
@@ -74,9 +74,9 @@ fn require_staged(plan: &Plan) -> Result<()> {
             (row.at::<String>(1), row.at::<i64>(2), row.at::<i64>(3), row.at::<i64>(4))
         })
     });
-    let (state, done, failed, running) = counts.into_iter().next().expect("every plan is counted");
+    let (state, staged, failed, running) = counts.into_iter().next().expect("every plan is counted");
     let detail = format!(
-        "Its state is \"{state}\": of {} windows {done} are staged, {failed} failed, and {running} are being built.",
+        "Its state is \"{state}\": of {} windows {staged} are staged, {failed} failed, and {running} are being built.",
         plan.windows
     );
     match state.as_str() {
@@ -94,6 +94,11 @@ fn require_staged(plan: &Plan) -> Result<()> {
                 "SELECT backfill_retry({0}) runs those that failed again; or window_skip(...) where one is not to be published.",
                 plan.id
             ),
+        ),
+        "published" | "reverted" => cannot(
+            format!("Its state is \"{state}\"."),
+            "SELECT published_by, published_at, reverted_at FROM backfill.plans says who did, and when."
+                .to_owned(),
         ),
         _ => cannot(detail, format!("SELECT bar FROM backfill_progress({}) shows how far it is.", plan.id)),
     }

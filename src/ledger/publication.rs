@@ -2,11 +2,13 @@
 
 use crate::error::{Code, Error, Result};
 use crate::ledger::kept::Keeper;
+use crate::ledger::plan_stage;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::source::{Built, Source};
 use crate::ledger::stage::Stage;
 use crate::ledger::strategy::Strategy;
+use crate::postgres::author::Author;
 use crate::postgres::batch::Batch;
 use crate::postgres::comparison::Comparison;
 use crate::postgres::rows::Rows;
@@ -96,8 +98,10 @@ pub fn stage(
     closing: Closing,
 ) -> Result<Replacement> {
     let allow_shrink = guard(run, target, target.count(), built.rows.count(), consent.as_deref())?;
-    let why = "only the ledger reads what an earlier attempt left in a stage".to_owned();
-    let replacement = exchange(run, stage, source, built, Strategy::Rows, Some(why))?;
+    let built = plan_stage::completed(run, stage, source, built)?;
+    let why = "nobody reads what an earlier attempt left in a stage".to_owned();
+    let ledger = Source::written_by(Author::Role(stage.table.owner));
+    let replacement = exchange(run, stage, &ledger, built, Strategy::Rows, Some(why))?;
     let replacement = Replacement { allow_shrink, ..replacement };
     close(run, source, &replacement, Closing::Record)?;
     if closing == Closing::Finish {

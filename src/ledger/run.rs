@@ -424,7 +424,12 @@ pub fn publish_staged(token: i64) -> Result<Run> {
     let mut run = of_any_outcome(token)?;
     gate::note(run.pipeline.id, run.pool_id, token);
     if role::as_ledger(|| spi::run(PUBLISH, &[token.into()])) == 0 {
-        return Err(lost(token));
+        return Err(Error::new(
+            Code::Serialization,
+            format!("what token {token} staged is newer than this transaction's snapshot"),
+        )
+        .detail(format!("It is window {} of pipeline \"{}\".", run.window_key, run.pipeline.name))
+        .hint("Roll back and repeat the transaction."));
     }
     run.plan_stage = None;
     Ok(run)

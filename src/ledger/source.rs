@@ -99,13 +99,12 @@ impl Source {
 
     /// Rows that the ledger brings itself, for the caller to write.
     pub fn kept() -> Self {
-        Self {
-            author: Author::Caller,
-            text: String::new(),
-            path: String::new(),
-            columns: Some(vec![]),
-            own: false,
-        }
+        Self::written_by(Author::Caller)
+    }
+
+    /// Rows that are built already, for somebody to write.
+    pub fn written_by(author: Author) -> Self {
+        Self { author, text: String::new(), path: String::new(), columns: Some(vec![]), own: false }
     }
 
     /// The rows of a table, its columns matched by name. What the target always generates is left to it.

@@ -198,7 +198,7 @@ pub fn rows(run: &Run, window: &Staged, stage: &Segment, target: &Segment) -> Re
         stage.table.shown()
     ))
     .hint(format!(
-        "Somebody wrote there by hand. SELECT * FROM backfill_cancel({}, 'why'), and plan the windows again.",
+        "A superuser wrote there by hand. SELECT * FROM backfill_cancel({}, 'why'), and plan the windows again.",
         run.plan_id
     )))
 }
@@ -226,7 +226,7 @@ pub fn stage_of(plan: &Plan) -> Result<pg_sys::Oid> {
             false => "Its windows are published each by itself.".to_owned(),
         };
         Error::new(Code::NotInState, format!("plan {} has nothing staged", plan.id)).detail(why).hint(
-            "A plan with publish => 'together' has from its approval until it is published or cancelled.",
+            "A plan with publish => 'together' stages its windows, from its approval until it is published or cancelled.",
         )
     })
 }

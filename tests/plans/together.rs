@@ -682,7 +682,11 @@ fn the_target_stays_what_it_is_while_rows_for_it_are_staged() {
     let mut session = database.connect();
     session.run("CREATE TABLE others (LIKE facts); ALTER TABLE facts ADD at2 timestamptz");
     let plan = session.staged("2024-01-03", "");
-    for settings in ["{\"target\": \"others\"}", "{\"slice_column\": \"at2\"}"] {
+    for settings in [
+        "{\"target\": \"others\"}",
+        "{\"slice_column\": \"at2\"}",
+        "{\"depends_on_past\": true, \"max_active\": 1}",
+    ] {
         assert_sqlstate!(session.try_run(&format!("SELECT pipeline_alter('daily', '{settings}')")), "55000");
     }
     session.cancel(plan);
