@@ -37,6 +37,8 @@ pub enum Code {
     InvalidParameter,
     /// 22004
     NullValue,
+    /// 23505
+    NotUnique,
     /// 25006
     ReadOnly,
     /// 40001
@@ -53,6 +55,8 @@ pub enum Code {
     TooMany,
     /// 55000
     NotInState,
+    /// 55P03
+    Locked,
 }
 
 impl Code {
@@ -70,6 +74,7 @@ impl Code {
             Self::OffGrid => "BF012",
             Self::InvalidParameter => "22023",
             Self::NullValue => "22004",
+            Self::NotUnique => "23505",
             Self::ReadOnly => "25006",
             Self::Serialization => "40001",
             Self::Forbidden => "42501",
@@ -78,6 +83,7 @@ impl Code {
             Self::Unsupported => "0A000",
             Self::TooMany => "54000",
             Self::NotInState => "55000",
+            Self::Locked => "55P03",
         }
     }
 }

@@ -23,6 +23,7 @@ mod slices;
 mod story;
 mod support;
 mod surface;
+mod swap;
 mod targets;
 mod tour;
 mod waiting;

@@ -8,7 +8,7 @@ use crate::ledger::run::{self, Run};
 use crate::ledger::source::{Built, Source, Wish};
 use crate::ledger::stage::{Purpose, Stage};
 use crate::ledger::strategy::Strategy;
-use crate::ledger::{audit, gate};
+use crate::ledger::{audit, gate, swap};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::segment::Segment;
 use crate::postgres::{role, settings, spi, table};
@@ -82,7 +82,7 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     let run = run::fence(token)?;
     let strategy = Strategy::named(strategy)?;
     let target = open(&run)?;
-    let (place, source, built) = build(&run, &target, wish)?;
+    let (place, source, built) = build(&run, &target, wish, strategy)?;
     built.inside(&run, &target)?;
     if !wish.is_accepted {
         audit::check(&run, &built.rows)?;
@@ -104,9 +104,18 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
 }
 
 /// The new rows of a run, for the target, or first for the stage of its plan where that publishes all windows at once.
-fn build(run: &Run, target: &Segment, wish: &Wish) -> Result<(Option<Segment>, Source, Built)> {
+fn build(
+    run: &Run,
+    target: &Segment,
+    wish: &Wish,
+    strategy: Strategy,
+) -> Result<(Option<Segment>, Source, Built)> {
     let Some(relation) = run.plan_stage else {
         let source = Source::of(run, target, wish)?;
+        if strategy == Strategy::Swap {
+            // Before somebody waits for rows that cannot be used.
+            swap::require(run, target, &source)?;
+        }
         let built = source.build(run, target)?;
         return Ok((None, source, built));
     };
@@ -142,7 +151,7 @@ pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
 fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let run = run::fence(token)?;
     let target = open(&run)?;
-    let (place, source, built) = build(&run, &target, wish)?;
+    let (place, source, built) = build(&run, &target, wish, Strategy::Auto)?;
     let consent = consent(&run, wish);
     // Before anything is written, so that what is refused can be kept in the same transaction.
     let refusal = built

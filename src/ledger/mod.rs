@@ -35,6 +35,7 @@ pub mod source;
 pub mod stage;
 pub mod stop;
 pub mod strategy;
+pub mod swap;
 pub mod sweep;
 pub mod takeover;
 pub mod together;

@@ -9,6 +9,7 @@ use crate::ledger::source::{Built, Source};
 use crate::ledger::stage::Stage;
 use crate::ledger::strategy::Strategy;
 use crate::postgres::author::Author;
+use crate::ledger::swap;
 use crate::postgres::batch::Batch;
 use crate::postgres::comparison::Comparison;
 use crate::postgres::rows::Rows;
@@ -122,6 +123,13 @@ fn exchange(
     if let Some(held) = unchanged(run, target, &mut built.rows) {
         keeper.iter().for_each(|keeper| keeper.unchanged(target, held));
         return Ok(Replacement::none(strategy.or(Strategy::Diff), held));
+    }
+    if strategy == Strategy::Swap {
+        let done = swap::write(run, target, source, &built, keeper.as_ref(), consent.as_deref())?;
+        let digest = built.rows.digest().to_string();
+        let (rows, deleted, allow_shrink) = (built.rows.count(), done.deleted, done.allow_shrink);
+        let changed = rows + deleted > 0;
+        return Ok(Replacement { strategy, rows, inserted: rows, deleted, changed, digest, allow_shrink });
     }
     let comparison = strategy.compare(target, &built.columns(), &built.rows, source.author.role())?;
     let exchange = Exchange { run, target, source, keeper };

@@ -18,6 +18,8 @@ pub enum Strategy {
     Rows,
     /// The rows that differ are written.
     Diff,
+    /// A partition gets other storage, see `ledger::swap`.
+    Swap,
 }
 
 impl Strategy {
@@ -27,14 +29,9 @@ impl Strategy {
             "auto" => Ok(Self::Auto),
             "rows" => Ok(Self::Rows),
             "diff" => Ok(Self::Diff),
-            "swap" => Err(Error::new(
-                Code::Unsupported,
-                "strategy \"swap\" is not available in this version",
-            )
-            .detail("Slices are replaced by DELETE and INSERT (\"rows\"), or where they differ (\"diff\").")
-            .hint("Leave strategy out, or give 'auto', 'rows' or 'diff'.")),
+            "swap" => Ok(Self::Swap),
             name => Err(Error::new(Code::InvalidParameter, format!("strategy \"{name}\" is unknown"))
-                .detail("The strategies are \"auto\", \"rows\" and \"diff\".")
+                .detail("The strategies are \"auto\", \"rows\", \"diff\" and \"swap\".")
                 .hint("Leave strategy out.")),
         }
     }
@@ -44,6 +41,7 @@ impl Strategy {
             Self::Auto => "auto",
             Self::Rows => "rows",
             Self::Diff => "diff",
+            Self::Swap => "swap",
         }
     }
 

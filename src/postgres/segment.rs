@@ -44,6 +44,16 @@ impl Bounds {
         self.number(self.pair.values[1]) <= self.number(value)
     }
 
+    /// Whether the window begins at a value of the slice column or after it.
+    pub fn begin_from(&self, value: pg_sys::Datum) -> bool {
+        self.number(value) <= self.number(self.pair.values[0])
+    }
+
+    /// Whether these values of the slice column are the two bounds.
+    pub fn are(&self, values: [pg_sys::Datum; 2]) -> bool {
+        self.pair.values.map(|bound| self.number(bound)) == values.map(|value| self.number(value))
+    }
+
     fn number(&self, value: pg_sys::Datum) -> i64 {
         match self.pair.type_oid {
             pg_sys::DATEOID => i64::from(value.value() as i32),

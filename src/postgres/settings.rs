@@ -136,6 +136,14 @@ pub fn without_patience<T>(f: impl FnOnce() -> T) -> T {
     waiting_at_most("1ms", f)
 }
 
+/// Waits so many milliseconds for each lock, or as long as the session has set, if that is less.
+pub fn waiting_briefly<T>(limit: i32, f: impl FnOnce() -> T) -> T {
+    match unsafe { pg_sys::LockTimeout } {
+        set if (1..=limit).contains(&set) => f(),
+        _ => waiting_at_most(&format!("{limit}ms"), f),
+    }
+}
+
 fn waiting_at_most<T>(limit: &str, f: impl FnOnce() -> T) -> T {
     let nest = Nest::new();
     nest.set("lock_timeout", limit);
