@@ -3,7 +3,7 @@
 //! The new rows and their indexes are written first, while nobody waits. Then the partition, and not its parent, is locked,
 //! in three steps, none of which waits for more than a moment:
 //!
-//! 1. ACCESS EXCLUSIVE, given back at once. Where somebody reads for long this fails, and nothing was done for nothing.
+//! 1. ACCESS EXCLUSIVE, given back at once, if rows are to be kept: where somebody reads for long it fails before they are.
 //! 2. SHARE ROW EXCLUSIVE: who wrote there has committed, and nobody writes. The old rows are counted and kept; others read.
 //! 3. ACCESS EXCLUSIVE, for the exchange and to the end of the transaction.
 //!
@@ -23,7 +23,7 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 /// How long others may queue up behind us, in milliseconds.
 const WAIT: i32 = 50;
-/// How long the locks are left alone after each failure, in milliseconds.
+/// How long the locks are left alone after each failure, in milliseconds and on the average.
 const PAUSES: [i32; 9] = [10, 20, 50, 100, 200, 400, 400, 400, 400];
 
 /// What a swap replaced.
@@ -94,8 +94,10 @@ pub fn write(
     let storage = source.run(run, || Storage::build(partition, &columns, built.rows.batch()))?;
     let take = || {
         settings::waiting_briefly(WAIT, || {
-            lock(partition, pg_sys::AccessExclusiveLock);
-            unlock(partition, pg_sys::AccessExclusiveLock);
+            if keeper.is_some() {
+                lock(partition, pg_sys::AccessExclusiveLock);
+                unlock(partition, pg_sys::AccessExclusiveLock);
+            }
             lock(partition, pg_sys::ShareRowExclusiveLock);
         });
         // Somebody may have begun to publish it.
@@ -140,7 +142,8 @@ fn patiently<T>(partition: pg_sys::Oid, take: impl Fn() -> Result<T>) -> Result<
     Err(locked(partition))
 }
 
-const PAUSE: &str = "SELECT pg_catalog.pg_sleep($1 / 1000.0)";
+/// Of random length, so that those who were in each other's way come back one after the other.
+const PAUSE: &str = "SELECT pg_catalog.pg_sleep($1 * (0.5 + pg_catalog.random()) / 1000.0)";
 
 const HOLDERS: &str = "SELECT pg_catalog.string_agg(DISTINCT l.pid::pg_catalog.text, ', ')
     FROM pg_catalog.pg_locks l

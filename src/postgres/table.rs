@@ -36,15 +36,16 @@ pub struct Referrer {
     pub acts: bool,
 }
 
-/// The SQL of a subquery: a table with its partitions (`relid`), of which a plain one has none.
+/// The SQL of a subquery: a table with its partitions (`relid`), of which a plain one has none. `pg_partition_tree` would
+/// lock them all, to the end of the transaction, and so keep swaps of them away.
 macro_rules! with_partitions {
     ($table:literal) => {
         concat!(
-            "(SELECT ",
+            "(WITH RECURSIVE tree AS (SELECT ",
             $table,
-            " AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(",
-            $table,
-            ") p)"
+            "::pg_catalog.oid AS relid UNION
+                SELECT h.inhrelid FROM tree JOIN pg_catalog.pg_inherits h ON h.inhparent = tree.relid)
+                SELECT tree.relid FROM tree)"
         )
     };
 }
