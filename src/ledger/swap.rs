@@ -56,11 +56,13 @@ fn find(run: &Run, target: &Segment, source: &Source) -> Result<pg_sys::Oid> {
             ),
         ));
     };
-    let reason = role::as_ledger(|| spi::latest_bulk(REFUSED, &[partition.into()], |row| row.at::<String>(1)));
+    let reason =
+        role::as_ledger(|| spi::latest_bulk(REFUSED, &[partition.into()], |row| row.at::<String>(1)));
     if let Some(reason) = reason.into_iter().next() {
         return Err(refused(&shown, format!("{reason}.")));
     }
-    let hides = source.run(run, || spi::latest(HIDES_ROWS, &[target.table.oid.into()], |row| row.at::<bool>(1)));
+    let hides =
+        source.run(run, || spi::latest(HIDES_ROWS, &[target.table.oid.into()], |row| row.at::<bool>(1)));
     if hides == [true] {
         let writer = role::name(writer);
         return Err(refused(&shown, format!("Row-level security applies to \"{writer}\", who writes.")));
@@ -85,7 +87,8 @@ pub fn write(
 ) -> Result<Swapped> {
     let partition = find(run, target, source)?;
     let columns = built.columns();
-    if let Some(missing) = target.table.columns.iter().find(|column| !columns.contains(&column.name.as_str())) {
+    if let Some(missing) = target.table.columns.iter().find(|column| !columns.contains(&column.name.as_str()))
+    {
         return Err(refused(
             &target.table.shown(),
             format!("The new rows leave column \"{}\" to its default.", missing.name),

@@ -115,6 +115,10 @@ impl Storage {
             let old = Opened::table(self.of, NO_LOCK);
             // A cursor of this session would read on in files that are gone.
             pg_sys::CheckTableNotInUse(old.0, c"replace a slice of".as_ptr());
+            assert!(
+                old.indexes().iter().eq(self.indexes.iter().map(|[index, _]| index)),
+                "an index came or went"
+            );
             guarded(|| {
                 CheckTableForSerializableConflictIn(old.0);
                 TransferPredicateLocksToHeapRelation(old.0);
@@ -301,7 +305,8 @@ impl Size {
             let (mut visible, mut frozen) = (0, 0);
             pg_sys::visibilitymap_count(heap.0, &mut visible, &mut frozen);
             Self {
-                pages: pg_sys::RelationGetNumberOfBlocksInFork(heap.0, pg_sys::ForkNumber::MAIN_FORKNUM) as i32,
+                pages: pg_sys::RelationGetNumberOfBlocksInFork(heap.0, pg_sys::ForkNumber::MAIN_FORKNUM)
+                    as i32,
                 rows: rows as f32,
                 visible: visible as i32,
                 #[cfg(not(any(feature = "pg15", feature = "pg16", feature = "pg17")))]
@@ -405,8 +410,7 @@ fn address(oid: pg_sys::Oid) -> pg_sys::ObjectAddress {
 
 /// Drops a table of this transaction, on which nothing depends.
 unsafe fn drop_table(oid: pg_sys::Oid) {
-    let (restrict, quietly) =
-        (pg_sys::DropBehavior::DROP_RESTRICT, pg_sys::PERFORM_DELETION_INTERNAL as i32);
+    let (restrict, quietly) = (pg_sys::DropBehavior::DROP_RESTRICT, pg_sys::PERFORM_DELETION_INTERNAL as i32);
     unsafe { pg_sys::performDeletion(&address(oid), restrict, quietly) };
 }
 
@@ -419,7 +423,8 @@ unsafe fn name_toast(table: &Opened) {
     unsafe {
         let index = guarded(|| toast_get_valid_index(toast, NO_LOCK));
         let name = format!("pg_toast_{}", u32::from((*table.0).rd_id));
-        let [table_name, index_name] = [name.clone(), format!("{name}_index")].map(|name| quote::c_string(&name));
+        let [table_name, index_name] =
+            [name.clone(), format!("{name}_index")].map(|name| quote::c_string(&name));
         pg_sys::RenameRelationInternal(toast, table_name.as_ptr(), true, false);
         pg_sys::RenameRelationInternal(index, index_name.as_ptr(), true, true);
         pg_sys::CommandCounterIncrement();

@@ -42,7 +42,8 @@ fn find(table: pg_sys::Oid, bounds: &Bounds) -> Option<Found> {
         let partitions = &*pg_sys::RelationGetPartitionDesc(open, true);
         let found = partitions.boundinfo.as_ref().and_then(|ends| {
             let end = |i: usize| {
-                let is_value = **ends.kind.add(i) == pg_sys::PartitionRangeDatumKind::PARTITION_RANGE_DATUM_VALUE;
+                let is_value =
+                    **ends.kind.add(i) == pg_sys::PartitionRangeDatumKind::PARTITION_RANGE_DATUM_VALUE;
                 is_value.then(|| **ends.datums.add(i))
             };
             (1..ends.ndatums as usize).find_map(|i| {

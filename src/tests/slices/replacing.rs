@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[pg_test]
-    fn strategies_that_are_not_built_are_refused() {
+    fn strategies_that_do_not_suit_or_exist_are_refused() {
         sales();
         let token = token("sales", "2024-03-09");
         let error = fails(&format!("SELECT replace_partition({token}, strategy => 'swap')"), "0A000");

@@ -12,7 +12,7 @@ use pgrx_tests::server::Server;
 use std::thread;
 
 /// Statements with the number of the day, the version, and the two bounds: `%1$s`, `%2$s`, `%3$L`, `%4$L`.
-const WAYS: [(&str, &str); 8] = [
+const WAYS: [(&str, &str); 9] = [
     (
         "DELETE + INSERT",
         "DELETE FROM facts WHERE at >= %3$L AND at < %4$L;
@@ -53,6 +53,7 @@ const WAYS: [(&str, &str); 8] = [
     ("rows", OF_OURS),
     ("diff", OF_OURS),
     ("auto", OF_OURS),
+    ("swap", OF_OURS),
 ];
 
 const OF_OURS: &str = "SELECT replace_partition(token, strategy => '{strategy}',
