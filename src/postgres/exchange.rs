@@ -12,7 +12,7 @@ use crate::postgres::batch::Batch;
 use crate::postgres::{quote, subtransaction};
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary as guarded;
 use pgrx::pg_sys::panic::CaughtError;
-use pgrx::{PgSqlErrorCode, pg_sys};
+use pgrx::{PgSqlErrorCode, PgTupleDesc, pg_sys};
 use std::ffi::{CStr, c_char};
 
 // pgrx does not bind these. They may raise errors: `guarded` makes those Rust's.
@@ -157,12 +157,12 @@ fn not_unique(index: pg_sys::Oid, caught: CaughtError) -> Error {
 /// Writes the rows. Their columns are matched by name: the table may have others that were dropped.
 unsafe fn fill(old: &Opened, new: &Opened, columns: &[&str], rows: &Batch) {
     unsafe {
-        let place = |i| {
-            let attribute = &*pg_sys::TupleDescAttr(old.shape(), i);
+        let shape = PgTupleDesc::from_pg_unchecked(old.shape());
+        let place = |attribute: &pg_sys::FormData_pg_attribute| {
             let name = CStr::from_ptr(attribute.attname.data.as_ptr()).to_bytes();
             columns.iter().position(|column| !attribute.attisdropped && column.as_bytes() == name)
         };
-        let places: Vec<Option<usize>> = (0..(*old.shape()).natts).map(place).collect();
+        let places: Vec<Option<usize>> = (0..shape.len()).map(|i| shape.get(i).and_then(place)).collect();
         let mut writing = Writing::start(old, new);
         rows.each(|row| writing.add(row, &places));
         writing.end();
