@@ -2,7 +2,9 @@
 
 use crate::error::Result;
 use crate::ledger::pipeline::Pipeline;
-use crate::postgres::{lock, lock::Key, query, role, settings, spi, subtransaction};
+use crate::postgres::meaning::{self, Meaning};
+use crate::postgres::{lock, lock::Key, role, settings, spi, subtransaction};
+use crate::postgres::reach::Part;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::PgSqlErrorCode;
 
@@ -14,8 +16,8 @@ const RECORD: &str = "INSERT INTO backfill.version_data (pipeline_id, code_versi
 /// The fingerprint of a query as it is defined now, recorded with its text. `None` while another transaction
 /// is recording a version of the same pipeline, so that a claim does not wait for it.
 fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
-    let version = query::fingerprint(&pipeline.owner, text, path)?;
-    let key = [pipeline.id.into(), version.as_str().into()];
+    let meaning = meaning::of_text(&pipeline.owner, text, path)?;
+    let key = [pipeline.id.into(), meaning.version.as_str().into()];
     let recorded = role::as_ledger(|| {
         if spi::first(KNOWN, &key, |_| ()).is_some() {
             return true;
@@ -23,15 +25,32 @@ fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String
         if !lock::try_exclusive(Key::Version { pipeline: pipeline.id }) {
             return false;
         }
-        record(pipeline.id, &version, text, path);
+        record(pipeline.id, &meaning, text, path);
         true
     });
-    Ok(recorded.then_some(version))
+    Ok(recorded.then(|| meaning.version.clone()))
 }
 
-/// Records a version with the text that it stands for.
-pub fn record(pipeline_id: i64, version: &str, text: &str, path: &str) {
-    role::as_ledger(|| spi::run(RECORD, &[pipeline_id.into(), version.into(), text.into(), path.into()]));
+const RECORD_PARTS: &str = "INSERT INTO backfill.version_part_data (pipeline_id, code_version, kind, name, definition)
+    SELECT $1, $2, p.kind, p.name, p.definition
+    FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) AS p (kind, name, definition)
+    ON CONFLICT DO NOTHING";
+
+/// Records a version with the text that it stands for, and all that this depends on.
+pub fn record(pipeline_id: i64, meaning: &Meaning, text: &str, path: &str) {
+    let version = meaning.version.as_str();
+    let column = |f: fn(&Part) -> &String| meaning.parts.iter().map(f).cloned().collect::<Vec<String>>();
+    let parts = [
+        pipeline_id.into(),
+        version.into(),
+        column(|part| &part.kind).into(),
+        column(|part| &part.name).into(),
+        column(|part| &part.definition).into(),
+    ];
+    role::as_ledger(|| {
+        spi::run(RECORD, &[pipeline_id.into(), version.into(), text.into(), path.into()]);
+        spi::run(RECORD_PARTS, &parts);
+    });
 }
 
 const NEWEST: &str = "SELECT code_version FROM backfill.version_data
