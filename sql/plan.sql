@@ -15,6 +15,7 @@ CREATE TABLE backfill.plan_data (
     on_failure    text        NOT NULL CHECK (on_failure IN ('continue', 'stop')),
     generation    int         NOT NULL DEFAULT 0,  -- counts retries and extensions: each gives claims new windows
     code_version  text,
+    runs_query    boolean     NOT NULL,   -- the version is that of a query
     publish       text        NOT NULL CHECK (publish IN ('each', 'together')),
     -- what a plan with code of its own will put in its place: NULL where the plan runs the pipeline's
     code_before   jsonb       CHECK (code_before IS NULL OR publish = 'together'),

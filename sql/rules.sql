@@ -142,6 +142,7 @@ SELECT pl.plan_id, n.done, n.staged, n.failed, n.running, n.started, n.ended, sk
             WHEN stop.token IS NOT NULL THEN pg_catalog.format('token %s failed for good', stop.token)
             ELSE pg_catalog.format('the first %s windows have run', pl.canary) END AS pause_reason,
        CASE WHEN pl.state NOT IN ('approved', 'paused') THEN pl.state
+            WHEN pl.state = 'paused' AND pl.publish = 'together' THEN 'paused'
             WHEN n.ended + skipped.windows >= pl.windows THEN
                 CASE WHEN n.failed > 0 THEN 'partial' WHEN n.staged > 0 THEN 'staged' ELSE 'completed' END
             WHEN pl.state = 'paused' OR stop.token IS NOT NULL OR n.canary_ended + skipped.canary >= pl.canary THEN 'paused'

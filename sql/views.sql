@@ -74,7 +74,7 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_
        COALESCE((SELECT g.time_zone FROM pg_catalog.unnest(p.ended_grids) g
                  WHERE g.since <= r.window_start AND g.until > r.window_start), p.time_zone) AS time_zone,
        r.run_kind, NULLIF(r.plan_id, 0) AS plan_id, r.attempt,
-       r.code_version, COALESCE(pl.effects, true) AS effects, r.as_of, t.target,
+       COALESCE(r.claim_version, r.code_version) AS code_version, COALESCE(pl.effects, true) AS effects, r.as_of, t.target,
        CASE WHEN r.together THEN (SELECT g.relation FROM backfill.plan_stage_data g WHERE g.plan_id = r.plan_id)
             ELSE t.target END AS write_to,
        CASE WHEN r.together THEN 'together' ELSE 'each' END AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
@@ -85,7 +85,8 @@ JOIN backfill.readable_data v ON v.pipeline_id = r.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
 LEFT JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
-LEFT JOIN backfill.version_data ver ON ver.pipeline_id = r.pipeline_id AND ver.code_version = r.code_version
+LEFT JOIN backfill.version_data ver ON r.runs_query AND ver.pipeline_id = r.pipeline_id
+    AND ver.code_version = COALESCE(r.claim_version, r.code_version)
 WHERE r.ended_at IS NULL AND r.void_reason IS NULL;
 COMMENT ON VIEW backfill.leases IS 'Open leases. One past expires_at may go on while nobody has taken it over.';
 

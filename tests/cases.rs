@@ -280,15 +280,19 @@ const CASES: [Case; 42] = [
         "I1",
         "a publication copied partitions one by one while live runs rewrote the table, and took their work back",
         "mozilla/bigquery-etl PR #9744, #9804",
-        Not(
-            "waits for plans that are published together; one window is published in one transaction, under its fence",
-        ),
+        By(&[
+            "plans::together_beside::live_work_that_commits_beside_a_publication_is_not_taken_back",
+            "plans::together_beside::a_reader_sees_all_windows_of_before_or_all_of_after",
+        ]),
     ),
     (
         "I2",
         "a publication failed in the middle, could not be repeated, and was shown as complete",
         "mozilla/bigquery-etl PR #9869",
-        Not("waits for plans that are published together; for one window see I9"),
+        By(&[
+            "plans::together_beside::a_crash_leaves_all_windows_staged_or_all_published",
+            "crash::stopping::a_server_stopped_at_any_moment_leaves_no_mixture_no_lost_table_and_a_true_ledger",
+        ]),
     ),
     (
         "I3",
@@ -325,6 +329,7 @@ const CASES: [Case; 42] = [
         By(&[
             "crash::a_killed_worker_leaves_each_window_done_once_or_claimable_whatever_its_step",
             "crash::a_stopped_server_leaves_each_window_done_once_or_claimable_whatever_the_step",
+            "crash::stopping::a_server_stopped_at_any_moment_leaves_no_mixture_no_lost_table_and_a_true_ledger",
         ]),
     ),
 ];

@@ -1,5 +1,9 @@
 //! Crashes: whatever the moment, each window is done once or can be claimed, and no token comes twice.
 
+mod judging;
+mod stopping;
+mod working;
+
 use crate::support::{Calls, daily_in, replacing, replacing_with};
 use pgrx_tests::{Cluster, Database, Failure, Session, wait_until};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,6 @@
 //! Real clients against a real server: one target, since each would start a server of its own.
 
+mod authors;
 mod calendar;
 mod calls;
 mod cases;
@@ -24,5 +25,6 @@ mod support;
 mod surface;
 mod targets;
 mod tour;
+mod versions;
 mod waiting;
 mod windows;

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 56] = [
+const ROUTINES: [(&str, &str, &str); 58] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -53,7 +53,7 @@ const ROUTINES: [(&str, &str, &str); 56] = [
         "backfill.plan_summary",
     ),
     ("backfill_progress", "plan_id bigint", "backfill.progress"),
-    ("backfill_publish", "plan_id bigint", "bigint"),
+    ("backfill_publish", "plan_id bigint, allow_shrink text DEFAULT NULL", "bigint"),
     ("backfill_release", "token bigint", "text"),
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),
@@ -96,6 +96,12 @@ const ROUTINES: [(&str, &str, &str); 56] = [
         "SETOF text",
     ),
     ("pipeline_drop", "pipeline text", "text"),
+    (
+        "pipeline_explain_version",
+        "pipeline text",
+        "TABLE(kind text, name text, change text, definition text, before text)",
+    ),
+    ("pipeline_version", "pipeline text", "text"),
     ("pipeline_grant", "pipeline text, role text, level text", "text"),
     ("pipeline_pause", "pipeline text, reason text", "text"),
     (

@@ -118,6 +118,87 @@ fn the_rights_are_looked_at_before_the_far_side_commits() {
     }
 }
 
+/// The same table as a partition, or by itself.
+fn far_keeping(as_partition: bool) -> Option<Database> {
+    let database = far()?;
+    let mut owner = database.connect();
+    if as_partition {
+        owner.run(
+            "ALTER FOREIGN TABLE facts RENAME TO part;
+             CREATE TABLE facts (at timestamptz NOT NULL, n int) PARTITION BY RANGE (at);
+             ALTER TABLE facts ATTACH PARTITION part FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
+             SELECT pipeline_alter('far', '{\"target\": \"facts\"}')",
+        );
+    }
+    owner.run("SELECT pipeline_alter('far', '{\"keep_previous\": \"1 day\"}')");
+    Some(database)
+}
+
+/// Publishes the first two days under a plan, and says its number.
+fn two_days(session: &mut Session) -> i64 {
+    let plan =
+        session.one("SELECT plan_id FROM backfill_plan('far', NULL, '2024-01-03', 'test', expect => 2)", &[]);
+    for lease in session.all_of("far") {
+        session.run(&hours(lease.token, 5, ", allow_shrink => 'test'"));
+    }
+    plan
+}
+
+fn revert(plan: i64) -> String {
+    format!("SELECT backfill_revert({plan}, 'it was wrong')")
+}
+
+#[test]
+fn a_plan_is_reverted_on_the_far_side_too() {
+    for as_partition in [false, true] {
+        let Some(database) = far_keeping(as_partition) else { return };
+        let mut session = database.connect();
+        let before = there(&mut session);
+        let plan = two_days(&mut session);
+        let after = there(&mut session);
+        assert_eq!(after, ["2024-01-01|24|5", "2024-01-02|24|5", "2024-01-03|1|-1"]);
+        // All or nothing: the far side refuses what one window held.
+        session.run(
+            "ALTER TABLE there.facts ADD CONSTRAINT late CHECK (n > 0 OR at < '2024-01-02 12:00Z') NOT VALID",
+        );
+        let failure = assert_sqlstate!(session.try_run(&revert(plan)), "23514");
+        assert!(failure.message.contains("\"late\""), "{failure}");
+        assert_eq!(there(&mut session), after);
+        session.run("ALTER TABLE there.facts DROP CONSTRAINT late");
+        // As after a crash of this server between the two commits: the far side has it, the ledger has not.
+        session.run(
+            "DELETE FROM there.facts WHERE at < '2024-01-03Z';
+             INSERT INTO there.facts
+             SELECT '2024-01-01 23:00Z'::timestamptz + n * interval '1 hour', -1 FROM generate_series(0, 24) n",
+        );
+        assert_eq!(there(&mut session), before);
+        session.run(&revert(plan));
+        assert_eq!(there(&mut session), before);
+        let slices = "SELECT count(*) FROM backfill.slices";
+        assert_eq!(session.lines(slices), ["0"], "the ledger knew of none");
+        // One plan after the other.
+        let [first, second] = [(); 2].map(|()| two_days(&mut session));
+        session.run(&revert(second));
+        assert_eq!((there(&mut session), session.lines(slices)), (after, vec!["2".to_owned()]));
+        session.run(&revert(first));
+        assert_eq!((there(&mut session), session.lines(slices)), (before, vec!["0".to_owned()]));
+    }
+}
+
+#[test]
+fn a_revert_waits_on_the_far_side_as_long_as_the_far_side_says() {
+    let Some(database) = far_keeping(false) else { return };
+    let [mut session, mut stranger] = [(); 2].map(|()| database.connect());
+    session.run("ALTER SERVER far OPTIONS (ADD options '-c lock_timeout=100ms')");
+    let plan = two_days(&mut session);
+    let after = there(&mut session);
+    stranger.run("BEGIN; UPDATE there.facts SET n = n WHERE at = '2024-01-02Z'");
+    assert_sqlstate!(session.try_run(&revert(plan)), "55P03");
+    assert_eq!(there(&mut session), after);
+    stranger.run("ROLLBACK");
+    session.run(&revert(plan));
+}
+
 #[test]
 fn views_are_refused_also_those_that_could_be_written() {
     let database = Cluster::shared().database();

@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::wait::wait_until;
 use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -146,6 +146,16 @@ impl Cluster {
         self.end("QUIT");
     }
 
+    /// Gets ready to do what [`crash`](Self::crash) does, at a moment: the process is there already that sends the signal.
+    #[track_caller]
+    pub fn armed(&self) -> Armed<'_> {
+        let pid = self.process().as_ref().map(Child::id).expect("the server runs");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("read -r _; kill -QUIT {pid}")]).stdin(Stdio::piped());
+        let shell = shell.spawn().unwrap_or_else(|error| panic!("{error}"));
+        Armed { cluster: self, shell }
+    }
+
     /// Stops the server, ending open sessions.
     #[track_caller]
     pub fn stop(&self) {
@@ -214,6 +224,24 @@ impl Cluster {
             thread::current().name().unwrap_or("test").rsplit("::").next().unwrap_or("test").to_owned();
         let test: String = test.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(40).collect();
         format!("t{number}_{}", test.to_lowercase())
+    }
+}
+
+/// A crash to come.
+pub struct Armed<'c> {
+    cluster: &'c Cluster,
+    shell: Child,
+}
+
+impl Armed<'_> {
+    /// Now. Returns when all server processes have ended.
+    #[track_caller]
+    pub fn fire(mut self) {
+        drop(self.shell.stdin.take());
+        self.shell.wait().unwrap_or_else(|error| panic!("{error}"));
+        if let Some(mut process) = self.cluster.process().take() {
+            process.wait().unwrap_or_else(|error| panic!("{error}"));
+        }
     }
 }
 

@@ -3,19 +3,11 @@ SELECT pg_catalog.concat_ws(' ',
         pg_catalog.format_type(a.atttypid, a.atttypmod),
         CASE WHEN a.attcollation <> 0 AND a.attcollation <> t.typcollation THEN
             'COLLATE ' || pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(c.collname) END,
-        CASE WHEN $2 AND a.attnotnull THEN 'NOT NULL' END,
-        CASE WHEN $2 THEN 'DEFAULT ' || COALESCE(
-            pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-            'pg_catalog.nextval(' || pg_catalog.quote_literal(s.objid) || '::pg_catalog.regclass)') END)
+        CASE WHEN $2 AND a.attnotnull THEN 'NOT NULL' END)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
 LEFT JOIN pg_catalog.pg_namespace cn ON cn.oid = c.collnamespace
-LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-LEFT JOIN pg_catalog.pg_depend s ON a.attidentity = 'd'
-    AND s.deptype = 'i' AND s.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
-    AND s.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
-    AND s.refobjid = a.attrelid AND s.refobjsubid = a.attnum
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attgenerated = '' AND a.attidentity <> 'a'
+  AND a.attgenerated = '' AND a.attidentity <> 'a'
 ORDER BY a.attnum

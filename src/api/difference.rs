@@ -218,7 +218,8 @@ fn sums(side: &Segment, names: &[&str]) -> Vec<Column> {
             "(pg_catalog.count(*) OPERATOR(pg_catalog.-) pg_catalog.count({column}))::pg_catalog.text"
         ));
         if is_number(&name) {
-            texts.push(format!("pg_catalog.sum({column})::pg_catalog.text"));
+            // As numeric, so that no sum is too large.
+            texts.push(format!("pg_catalog.sum({column}::pg_catalog.numeric)::pg_catalog.text"));
         }
     }
     let mut answer = Texts(vec![]);

@@ -459,6 +459,9 @@ fn change(
     if !moved.is_empty() {
         retarget::require_free(existing, &moved)?;
     }
+    if checked.depends_on_past && !existing.depends_on_past {
+        retarget::require_nothing_staged(existing)?;
+    }
     claim_target(&checked, existing.id)?;
     check_query(&checked, path)?;
     let changed_by = role::name(role::caller());

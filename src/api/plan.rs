@@ -120,9 +120,10 @@ fn unexpected(summary: &Summary, expect: i64) -> Error {
 const INSERT: &str = "INSERT INTO backfill.plan_data
         (pipeline_id, origin, request, reason, ordering, concurrency, pool_id, priority, code_version, effects,
          params, allow_shrink, as_of, windows, range_start, range_end, member_ranges, member_states, member_tokens,
-         estimate, created_by, canary, on_failure, grid_version, publish, code_before)
+         estimate, created_by, canary, on_failure, grid_version, publish, code_before,
+         runs_query)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26)
+        $24, $25, $26, $27)
     RETURNING plan_id";
 
 const INSERT_DECLINED: &str = "INSERT INTO backfill.plan_declined_data (plan_id, range_start, range_end, windows, reason)
@@ -200,6 +201,7 @@ pub fn propose(
         pipeline.grid_version.into(),
         (if request.together { "together" } else { "each" }).into(),
         request.has_own_code().then(|| JsonB(json!(pipeline.definition()))).into(),
+        (request.query.is_some() || pipeline.query.is_some()).into(),
     ];
     let plan_id: i64 = role::as_ledger(|| {
         let plan_id: i64 =
@@ -463,12 +465,7 @@ fn backfill_cancel(
     'static,
     (name!(windows_freed, i64), name!(leases_revoked, i64), name!(still_writing, Vec<i32>)),
 > {
-    let plan_id = plan_id.ok_or_else(|| {
-        Error::new(Code::NullValue, "plan_id must not be NULL")
-            .detail("It says which plan is cancelled.")
-            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
-    });
-    TableIterator::once(answer(plan_id.and_then(|plan_id| cancel(plan_id, reason))))
+    TableIterator::once(answer(plan::require_id(plan_id).and_then(|plan_id| cancel(plan_id, reason))))
 }
 
 const CANCEL: &str = "UPDATE backfill.plan_data
@@ -514,7 +511,7 @@ fn withdraw(plan: &Plan, reason: &str) -> Option<Freed> {
             spi::first(WAITING, &[plan.id.into()], |row| row.at(1)).unwrap_or(0)
         };
         let revoked = held.len() as i64;
-        if plan.state != "draft" && spi::first(OWNS, &[plan.id.into()], |_| ()).is_none() {
+        if plan.state != "draft" && !plan.together && spi::first(OWNS, &[plan.id.into()], |_| ()).is_none() {
             return None;
         }
         // What is staged is freed too. And where claims have passed over all that is left, none has been at the end of the

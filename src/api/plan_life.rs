@@ -20,12 +20,7 @@ const ACTIVE: [&str; 2] = ["approved", "paused"];
 /// The plan, locked by the caller for a decision. People who approve plans of the pipeline wait for it.
 fn active(plan_id: Option<i64>, wanted: &str) -> Result<(Pipeline, Plan)> {
     session::require_writable()?;
-    let plan_id = plan_id.ok_or_else(|| {
-        Error::new(Code::NullValue, "plan_id must not be NULL")
-            .detail("It says which plan is meant.")
-            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
-    })?;
-    let (pipeline, plan) = for_decision(plan_id)?;
+    let (pipeline, plan) = for_decision(plan::require_id(plan_id)?)?;
     require_state(&plan, &ACTIVE, wanted)?;
     Ok((pipeline, plan))
 }

@@ -13,6 +13,7 @@ use crate::ledger::gate;
 use crate::ledger::pipeline::{self, Pipeline};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::unfenced::{self, Write};
+use crate::postgres::table::with_partitions;
 use crate::postgres::trigger::{Firing, Operation, Row};
 use crate::postgres::{executor, quote, role, session, settings, spi};
 use pgrx::pg_sys;
@@ -71,31 +72,35 @@ const TABLE: &str = "SELECT c.relkind::pg_catalog.text, c.relowner,
         c.relkind <> 'p' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
     FROM pg_catalog.pg_class c WHERE c.oid = $1";
 
-/// The tables of a target, those of its partitions included, with the triggers that are missing or disabled. Foreign
-/// partitions are left out: PostgreSQL does not truncate them unless they are asked for.
-const UNGUARDED: &str = "SELECT c.oid, c.oid = $1
-    FROM (SELECT $1::pg_catalog.regclass AS relid
-          UNION SELECT p.relid FROM pg_catalog.pg_partition_tree($1) p) r
-    JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p')
-    WHERE 2 > (SELECT pg_catalog.count(*) FROM pg_catalog.pg_trigger t
-               WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A')
-                 AND t.tgfoid = pg_catalog.to_regproc('backfill.fence_guard'))
-    ORDER BY 2 DESC, 1";
+/// A table and its partitions, each with how many of its triggers are there and enabled. Foreign partitions are left
+/// out: PostgreSQL does not truncate them unless they are asked for.
+const TREE: &str = concat!(
+    "SELECT c.oid, (SELECT pg_catalog.count(*) FROM pg_catalog.pg_trigger t
+                    WHERE t.tgrelid = c.oid AND t.tgenabled IN ('O', 'A')
+                      AND t.tgfoid = pg_catalog.to_regproc('backfill.fence_guard'))
+     FROM ",
+    with_partitions!("$1"),
+    " r JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p') ORDER BY c.oid <> $1, 1"
+);
 
 /// The triggers on a table and its partitions, each with its table, its mode, and whether it belongs to a partitioned
 /// table above.
-const GUARDS: &str = "SELECT t.tgrelid, t.tgname::pg_catalog.text,
+const GUARDS: &str = concat!(
+    "SELECT t.tgrelid, t.tgname::pg_catalog.text,
         pg_catalog.convert_from(pg_catalog.substr(t.tgargs, 1, pg_catalog.octet_length(t.tgargs) - 1), 'UTF8'),
         t.tgparentid <> 0
     FROM pg_catalog.pg_trigger t
-    WHERE t.tgfoid = pg_catalog.to_regproc('backfill.fence_guard')
-      AND (t.tgrelid = $1 OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree($1) p))";
+    WHERE t.tgfoid = pg_catalog.to_regproc('backfill.fence_guard') AND t.tgrelid IN ",
+    with_partitions!("$1")
+);
 
 /// Somebody else's trigger of a name that is needed.
-const NAMESAKE: &str = "SELECT t.tgrelid, t.tgname::pg_catalog.text FROM pg_catalog.pg_trigger t
-    WHERE t.tgname = ANY ($2) AND t.tgfoid <> pg_catalog.to_regproc('backfill.fence_guard')
-      AND (t.tgrelid = $1 OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree($1) p))
-    LIMIT 1";
+const NAMESAKE: &str = concat!(
+    "SELECT t.tgrelid, t.tgname::pg_catalog.text FROM pg_catalog.pg_trigger t
+    WHERE t.tgname = ANY ($2) AND t.tgfoid <> pg_catalog.to_regproc('backfill.fence_guard') AND t.tgrelid IN ",
+    with_partitions!("$1"),
+    " LIMIT 1"
+);
 
 struct Guard {
     table: pg_sys::Oid,
@@ -225,8 +230,8 @@ fn protect(target: Option<pg_sys::Oid>, mode: &str) -> Result<String> {
 
     let before = guards(table.oid).into_iter().find(|guard| guard.table == table.oid).map(|guard| guard.mode);
     let is_same = before.as_deref() == Some(mode.name());
-    let unguarded = unguarded(&table);
-    if is_same && unguarded.is_empty() {
+    let unguarded = tree(&table).iter().filter(|(_, triggers)| *triggers < TRIGGERS.len() as i64).count();
+    if is_same && unguarded == 0 {
         return Ok("unchanged".to_owned());
     }
     let names = TRIGGERS.map(str::to_owned).to_vec();
@@ -247,7 +252,7 @@ fn protect(target: Option<pg_sys::Oid>, mode: &str) -> Result<String> {
         "CREATE OR REPLACE TRIGGER {rows} AFTER INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW {call}",
         table.shown()
     ));
-    for relation in tree(&table) {
+    for (relation, _) in tree(&table) {
         define(&format!(
             "CREATE OR REPLACE TRIGGER {truncate} BEFORE TRUNCATE ON {} FOR EACH STATEMENT {call}",
             quote::relation(relation)
@@ -255,23 +260,13 @@ fn protect(target: Option<pg_sys::Oid>, mode: &str) -> Result<String> {
     }
     Ok(match before {
         None => "protected".to_owned(),
-        Some(_) if is_same => format!("changed: {} tables were not guarded", unguarded.len()),
+        Some(_) if is_same => format!("changed: {} tables were not guarded", unguarded),
         Some(_) => "changed: mode".to_owned(),
     })
 }
 
-fn unguarded(table: &Table) -> Vec<pg_sys::Oid> {
-    role::as_ledger(|| spi::latest_bulk(UNGUARDED, &[table.oid.into()], |row| row.at(1)))
-}
-
-const TREE: &str = "SELECT c.oid
-    FROM (SELECT $1::pg_catalog.regclass AS relid
-          UNION SELECT p.relid FROM pg_catalog.pg_partition_tree($1) p) r
-    JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p') ORDER BY c.oid <> $1, 1";
-
-/// The table and its partitions, but for foreign ones.
-fn tree(table: &Table) -> Vec<pg_sys::Oid> {
-    role::as_ledger(|| spi::latest_bulk(TREE, &[table.oid.into()], |row| row.at(1)))
+fn tree(table: &Table) -> Vec<(pg_sys::Oid, i64)> {
+    role::as_ledger(|| spi::latest_bulk(TREE, &[table.oid.into()], |row| (row.at(1), row.at(2))))
 }
 
 fn unprotect(target: Option<pg_sys::Oid>) -> Result<String> {

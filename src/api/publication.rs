@@ -6,23 +6,23 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::{Definition, Pipeline};
 use crate::ledger::plan::{self, Plan};
 use crate::ledger::plan_stage::PlanStage;
-use crate::ledger::publication::{Closing, publish};
-use crate::ledger::run;
-use crate::ledger::source::Source;
-use crate::ledger::strategy::Strategy;
+use crate::ledger::publication::Closing;
+use crate::ledger::run::{self, Run};
+use crate::ledger::source::Built;
 use crate::ledger::together::{self, Staged};
-use crate::ledger::{audit, gate, version};
+use crate::ledger::{audit, gate, several, version};
 use crate::postgres::datum::Span;
-use crate::postgres::scratch::Scratch;
+use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
 use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
-fn backfill_publish(plan_id: Option<i64>) -> i64 {
-    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?)))
+fn backfill_publish(plan_id: Option<i64>, allow_shrink: Option<String>) -> i64 {
+    let allow_shrink = allow_shrink.filter(|reason| !reason.trim().is_empty());
+    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?, allow_shrink.as_deref())))
 }
 
-fn publish_plan(plan_id: i64) -> Result<i64> {
+fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     session::require_writable()?;
     gate::require_none_closed("backfill_publish")?;
     let (pipeline, plan) = for_decision(plan_id)?;
@@ -37,11 +37,14 @@ fn publish_plan(plan_id: i64) -> Result<i64> {
     let stage = together::stage_of(&plan)?;
     let windows = together::staged(&plan);
     together::require_whole(&pipeline, &plan, &windows)?;
-    let scratch = Scratch::new();
-    for window in &windows {
-        pgrx::check_for_interrupts!();
-        settings::with_patience(|| scratch.run(|| put_in_place(window, stage)))?;
-    }
+    let publishing: Vec<_> =
+        windows.iter().map(|window| Publishing { window, stage, allow_shrink }).collect();
+    several::exchange(&publishing).map_err(|error| match error.code {
+        Code::Shrunk if error.hint.as_deref().is_some_and(|hint| hint.contains("replace_partition")) => error.hint(format!(
+            "The target got rows since the window was staged. If they may go: SELECT backfill_publish({plan_id}, allow_shrink => 'why')."
+        )),
+        _ => error,
+    })?;
     if let Some((before, after)) = &definition
         && !pipeline.redefine(before, after)
     {
@@ -51,7 +54,7 @@ fn publish_plan(plan_id: i64) -> Result<i64> {
     Ok(windows.len() as i64)
 }
 
-const COUNTS: &str = "SELECT state, done, failed, running FROM backfill.plan_count_data WHERE plan_id = $1";
+const COUNTS: &str = "SELECT state, staged, failed, running FROM backfill.plan_count_data WHERE plan_id = $1";
 
 /// All windows are staged or skipped (55000).
 fn require_staged(plan: &Plan) -> Result<()> {
@@ -71,19 +74,31 @@ fn require_staged(plan: &Plan) -> Result<()> {
             (row.at::<String>(1), row.at::<i64>(2), row.at::<i64>(3), row.at::<i64>(4))
         })
     });
-    let (state, done, failed, running) = counts.into_iter().next().expect("every plan is counted");
+    let (state, staged, failed, running) = counts.into_iter().next().expect("every plan is counted");
     let detail = format!(
-        "Its state is \"{state}\": of {} windows {done} are staged, {failed} failed, and {running} are being built.",
+        "Its state is \"{state}\": of {} windows {staged} are staged, {failed} failed, and {running} are being built.",
         plan.windows
     );
     match state.as_str() {
         "staged" => Ok(()),
+        "paused" => cannot(
+            detail,
+            format!(
+                "SELECT backfill_resume({}), if it is to go on; backfill.plans says who paused it and why.",
+                plan.id
+            ),
+        ),
         "partial" => cannot(
             detail,
             format!(
                 "SELECT backfill_retry({0}) runs those that failed again; or window_skip(...) where one is not to be published.",
                 plan.id
             ),
+        ),
+        "published" | "reverted" => cannot(
+            format!("Its state is \"{state}\"."),
+            "SELECT published_by, published_at, reverted_at FROM backfill.plans says who did, and when."
+                .to_owned(),
         ),
         _ => cannot(detail, format!("SELECT bar FROM backfill_progress({}) shows how far it is.", plan.id)),
     }
@@ -138,16 +153,40 @@ fn redefined(pipeline: &Pipeline, plan: &Plan, before: &Definition) -> Error {
 /// For how long what a plan replaces is kept where the pipeline says nothing else.
 const KEPT: Span = Span { months: 0, days: 7, micros: 0 };
 
-fn put_in_place(window: &Staged, stage: pg_sys::Oid) -> Result<()> {
-    let mut run = run::publish_staged(window.token)?;
-    run.pipeline.keep_previous.get_or_insert(KEPT);
-    let target = slice::open(&run)?;
-    let built = together::rows(&run, window, &PlanStage::open(stage, &run)?, &target)?;
-    built.inside(&run, &target)?;
-    if !window.is_accepted {
-        audit::check(&run, &built.rows)?;
+/// A staged window that is being published.
+struct Publishing<'p> {
+    window: &'p Staged,
+    stage: pg_sys::Oid,
+    allow_shrink: Option<&'p str>,
+}
+
+impl several::Window for Publishing<'_> {
+    const CLOSING: Closing = Closing::Published;
+
+    fn open(&self) -> Result<(Run, Segment)> {
+        let mut run = run::publish_staged(self.window.token)?;
+        run.pipeline.keep_previous.get_or_insert(KEPT);
+        let target = slice::open(&run)?;
+        Ok((run, target))
     }
-    let consent = window.allow_shrink.clone().or_else(|| run.allow_shrink.clone());
-    publish(&run, &target, &Source::kept(), built, Strategy::Auto, consent, Closing::Published)?;
-    Ok(())
+
+    fn is_replaced(&self) -> bool {
+        true
+    }
+
+    fn build(&self, run: &Run, target: &Segment) -> Result<(Built, Option<String>)> {
+        let stage = PlanStage::open(self.stage, run)?;
+        let built = together::rows(run, self.window, &stage, target)?;
+        built.inside(run, target)?;
+        if !self.window.is_accepted {
+            audit::check(run, &built.rows).map_err(|error| {
+                error.hint(format!(
+                    "Mend the audit with pipeline_audit(...), or SELECT * FROM backfill_cancel({}, 'why').",
+                    run.plan_id
+                ))
+            })?;
+        }
+        let reasons = [self.allow_shrink, self.window.allow_shrink.as_deref(), run.allow_shrink.as_deref()];
+        Ok((built, reasons.into_iter().flatten().next().map(str::to_owned)))
+    }
 }

@@ -3,18 +3,16 @@
 use crate::api::plan::for_decision;
 use crate::api::slice;
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::gate;
 use crate::ledger::kept::Kept;
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::plan::Plan;
-use crate::ledger::publication::{Closing, publish};
+use crate::ledger::plan::{self, Plan};
+use crate::ledger::publication::Closing;
 use crate::ledger::reversion::{self, Published};
-use crate::ledger::run::{self, Ending};
-use crate::ledger::source::Source;
-use crate::ledger::strategy::Strategy;
-use crate::ledger::together;
+use crate::ledger::run::{self, Run};
+use crate::ledger::source::{Built, Source};
 use crate::ledger::window::require_reason;
-use crate::postgres::scratch::Scratch;
+use crate::ledger::{gate, several, together};
+use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
 use pgrx::prelude::*;
 
@@ -27,11 +25,7 @@ const STATE: &str = "SELECT state FROM backfill.plan_count_data WHERE plan_id = 
 
 fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
     session::require_writable()?;
-    let plan_id = plan_id.ok_or_else(|| {
-        Error::new(Code::NullValue, "plan_id must not be NULL")
-            .detail("It says which plan is reverted.")
-            .hint("SELECT plan_id, pipeline, state FROM backfill.plans lists the plans.")
-    })?;
+    let plan_id = plan::require_id(plan_id)?;
     let reason = require_reason(reason)?;
     gate::require_none_closed("backfill_revert")?;
     let (pipeline, plan) = for_decision(plan_id)?;
@@ -42,14 +36,12 @@ fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
     target::require_write(target, role::caller())?;
     reversion::require_idle(&pipeline, &windows)?;
     let stale = reversion::stale_before(&pipeline, &windows);
-    let scratch = Scratch::new();
-    for window in &windows {
-        pgrx::check_for_interrupts!();
-        settings::with_patience(|| scratch.run(|| put_back(&pipeline, window, &reason)))?;
-    }
+    let back: Vec<_> =
+        windows.iter().map(|window| PuttingBack { pipeline: &pipeline, window, reason: &reason }).collect();
+    several::exchange(&back)?;
     if let Some((before, after)) = together::definition(&plan)? {
         // Unless it was given other code since.
-        pipeline.redefine(&after, before);
+        pipeline.redefine(&after, &together::definition_before(&plan, before)?);
     }
     reversion::note(&pipeline, &plan, stale, &reason);
     Ok(windows.len() as i64)
@@ -80,24 +72,32 @@ fn require_target(pipeline: &Pipeline) -> Result<pg_sys::Oid> {
     })
 }
 
-fn put_back(pipeline: &Pipeline, window: &Published, reason: &str) -> Result<()> {
-    let mut run = run::fence(reversion::issue(pipeline, window, reason)?)?;
-    // Nobody reverts what is put back.
-    run.pipeline.keep_previous = None;
-    let target = slice::open(&run)?;
-    match window.kept_by {
-        Some(token) => {
-            let source = Source::kept();
-            let built = Kept::read(token).build(&run, &target, &source)?;
-            built.inside(&run, &target)?;
-            publish(&run, &target, &source, built, Strategy::Auto, Some(reason.to_owned()), Closing::Finish)?;
-        }
-        None => {
-            let held = target.measure();
-            let (rows, digest) = (Some(held.rows as i64), Some(held.digest.to_string()));
-            run::finish(&run, &Ending { rows, digest, ..Ending::default() })?;
-        }
+/// A window that gets back what it held.
+struct PuttingBack<'p> {
+    pipeline: &'p Pipeline,
+    window: &'p Published,
+    reason: &'p str,
+}
+
+impl several::Window for PuttingBack<'_> {
+    const CLOSING: Closing = Closing::Finish;
+
+    fn open(&self) -> Result<(Run, Segment)> {
+        let mut run = run::fence(reversion::issue(self.pipeline, self.window, self.reason)?)?;
+        // Nobody reverts what is put back.
+        run.pipeline.keep_previous = None;
+        let target = slice::open(&run)?;
+        Ok((run, target))
     }
-    gate::dismiss(run.token);
-    Ok(())
+
+    fn is_replaced(&self) -> bool {
+        self.window.kept_by.is_some()
+    }
+
+    fn build(&self, run: &Run, target: &Segment) -> Result<(Built, Option<String>)> {
+        let kept = Kept::read(self.window.kept_by.expect("only what is replaced is built"));
+        let built = kept.build(run, target, &Source::kept())?;
+        built.inside(run, target)?;
+        Ok((built, Some(self.reason.to_owned())))
+    }
 }

@@ -112,9 +112,6 @@ fn build(run: &Run, target: &Segment, wish: &Wish) -> Result<(Option<Segment>, S
     };
     let stage = PlanStage::open(relation, run)?;
     let source = Source::of(run, &stage, wish)?;
-    for who in [role::caller(), source.author.role()] {
-        PlanStage::open_to(relation, run.plan_id, who);
-    }
     let built = source.build(run, &stage)?;
     Ok((Some(stage), source, built))
 }

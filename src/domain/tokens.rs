@@ -107,7 +107,9 @@ fn quoted(text: &str, quote: char, escapes: bool) -> usize {
 fn dollar_quoted(text: &str) -> Option<usize> {
     let tag = text[1..].find('$').map(|end| &text[..end + 2])?;
     let inner = &tag[1..tag.len() - 1];
-    if !inner.chars().all(|c| is_name_start(c) || c.is_ascii_digit()) || inner.starts_with(|c: char| c.is_ascii_digit()) {
+    if !inner.chars().all(|c| is_name_start(c) || c.is_ascii_digit())
+        || inner.starts_with(|c: char| c.is_ascii_digit())
+    {
         return None;
     }
     let end = text[tag.len()..].find(tag).map_or(text.len(), |end| 2 * tag.len() + end);

@@ -123,7 +123,8 @@ const SOURCES: &str = concat!(
         LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
         JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
         JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
-        LEFT JOIN backfill.version_data v ON v.pipeline_id = pl.pipeline_id AND v.code_version = pl.code_version
+        LEFT JOIN backfill.version_data v ON pl.runs_query AND v.pipeline_id = pl.pipeline_id
+            AND v.code_version = pl.code_version
         WHERE pl.state = 'approved' AND c.drained IS DISTINCT FROM pl.generation
           AND p.dropped_at IS NULL AND o.paused_at IS NULL
           AND NOT EXISTS (SELECT FROM backfill.plan_stop_data t WHERE t.plan_id = pl.plan_id)
@@ -138,9 +139,9 @@ const SOURCES: &str = concat!(
 const INSERT: &str = "INSERT INTO backfill.run_data
         (token, pipeline_id, plan_id, window_start, window_end, turn, attempt, seq, in_order, run_kind,
          pool_id, pool_slot, pool_gen, limit_slot, limit_gen, worker, role, code_version, as_of,
-         started_at, expires_at, together)
+         started_at, expires_at, together, runs_query)
     SELECT pg_catalog.nextval('backfill.token_seq'), $1, $2, w.window_start, w.window_end, w.turn, w.attempt, w.seq,
-           $20, w.run_kind, $3, w.pool_slot, w.pool_gen, w.limit_slot, w.limit_gen, $4, $5, $6, $7, $8, $8 + $9, $21
+           $20, w.run_kind, $3, w.pool_slot, w.pool_gen, w.limit_slot, w.limit_gen, $4, $5, $6, $7, $8, $8 + $9, $21, $22
     FROM ROWS FROM (
         pg_catalog.unnest($10), pg_catalog.unnest($11), pg_catalog.unnest($12), pg_catalog.unnest($13),
         pg_catalog.unnest($14), pg_catalog.unnest($15), pg_catalog.unnest($16), pg_catalog.unnest($17),
@@ -172,6 +173,11 @@ impl Source {
             plan_query: row.get(c + 18),
             plan_stage: row.get(c + 19),
         }
+    }
+
+    /// What its windows are built by, where that is a query.
+    fn query(&self) -> &Option<String> {
+        if self.plan_id > 0 { &self.plan_query } else { &self.pipeline.query }
     }
 
     fn pool_cap(&self) -> Cap {
@@ -439,6 +445,7 @@ fn write(source: &Source, wish: &Wish, role_name: &str, version: Option<String>,
         limit_gens.into(),
         (source.plan_id > 0 && wish.window_key.is_none()).into(),
         source.plan_stage.is_some().into(),
+        source.query().is_some().into(),
     ];
     let written =
         spi::query(INSERT, &args, |row| (row.at::<i64>(1), row.at::<Instant>(2), row.at::<Instant>(3)));
@@ -463,7 +470,7 @@ fn write(source: &Source, wish: &Wish, role_name: &str, version: Option<String>,
                 params: source.params.clone(),
                 expires_at,
                 pipeline: pipeline.clone(),
-                query: if source.plan_id > 0 { &source.plan_query } else { &pipeline.query }.clone(),
+                query: source.query().clone(),
                 plan_stage: source.plan_stage,
             })
         })

@@ -11,7 +11,7 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, faithful};
 use crate::ledger::run::Run;
 use crate::ledger::source::{Built, Source};
-use crate::postgres::batch::Batch;
+use crate::postgres::batch::{Batch, shape};
 use crate::postgres::cells::{Reader, Writer};
 use crate::postgres::digest::Digester;
 use crate::postgres::executor::{self, Pair, Sight, Sink};
@@ -19,7 +19,7 @@ use crate::postgres::query::Select;
 use crate::postgres::rows::Rows;
 use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::table::Column;
-use crate::postgres::{datum, quote, role, settings, spi, table};
+use crate::postgres::{datum, role, settings, spi, table};
 use pgrx::pg_sys;
 
 /// Of the first publication of a run only: what it published itself is not what was there before.
@@ -95,18 +95,6 @@ impl Keeper {
             self.until.into(),
         ];
         role::as_ledger(|| spi::run(NOTE, &args));
-    }
-}
-
-/// The shape of rows with such columns.
-fn shape(columns: &[(&str, pg_sys::Oid, i32)]) -> pg_sys::TupleDesc {
-    unsafe {
-        let shape = pg_sys::CreateTemplateTupleDesc(columns.len() as i32);
-        for (place, (name, type_oid, modifier)) in (1..).zip(columns) {
-            let name = quote::c_string(name);
-            pg_sys::TupleDescInitEntry(shape, place, name.as_ptr(), *type_oid, *modifier, 0);
-        }
-        shape
     }
 }
 
@@ -249,7 +237,7 @@ impl Sink for Cells {
 const DROP_OLD: &str = "WITH old AS MATERIALIZED (
         SELECT k.token FROM backfill.kept_data k
         WHERE ($1 IS NULL OR k.pipeline_id = $1) AND k.changed AND k.dropped_at IS NULL
-          AND k.kept_until < pg_catalog.clock_timestamp()
+          AND k.kept_until < $3
         ORDER BY k.kept_until LIMIT $2 FOR UPDATE SKIP LOCKED
     ), gone AS (
         DELETE FROM backfill.kept_row_data r USING old WHERE r.token = old.token
@@ -268,7 +256,8 @@ fn drop_old(pipeline_id: Option<i64>, at_most: i64) -> u64 {
     if unsafe { pg_sys::XactIsoLevel } > pg_sys::XACT_READ_COMMITTED as i32 {
         return 0;
     }
-    role::as_ledger(|| spi::run(DROP_OLD, &[pipeline_id.into(), at_most.into()]))
+    // The clock itself, asked by the statement, would be asked for each line that the index holds.
+    role::as_ledger(|| spi::run(DROP_OLD, &[pipeline_id.into(), at_most.into(), datum::clock().into()]))
 }
 
 /// The same for all pipelines; says of how many, and how many are left: those that somebody holds, and those beyond the

@@ -29,6 +29,7 @@ pub mod reversion;
 pub mod rights;
 pub mod run;
 pub mod sequence;
+pub mod several;
 pub mod slice;
 pub mod source;
 pub mod stage;

@@ -551,6 +551,7 @@ pub struct Plan {
     pub grid_version: i32,
     /// Whether all windows are published at once.
     pub together: bool,
+    pub published_at: Option<Instant>,
     /// What the pipeline ran when a plan with code of its own was made.
     pub code_before: Option<Definition>,
 }
@@ -560,7 +561,7 @@ macro_rules! plan_columns {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
                 pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots,
-                pl.concurrency_before, pl.publish = 'together', pl.code_before
+                pl.concurrency_before, pl.publish = 'together', pl.code_before, pl.published_at
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -596,6 +597,7 @@ impl Plan {
             grid_version: row.at(18),
             pool_slots: row.at(19),
             together: row.at(21),
+            published_at: row.get(23),
             code_before: row
                 .get::<pgrx::JsonB>(22)
                 .map(|code| serde_json::from_value(code.0).expect("a plan keeps the code as it was")),

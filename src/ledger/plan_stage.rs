@@ -6,19 +6,20 @@
 //! ```
 //!
 //! It has the target's columns, and the slice column says which window a row belongs to, as it does in the target: so a slice
-//! is put into it as it is put into a target, and read from it as it is read from there. Whoever may work on the pipeline may
-//! write it, since defaults and types of the target are run as whoever writes. That nothing else came in is found when it
-//! is published: the rows of each window must have the digest that their run noted.
+//! is put into it as it is put into a target, and read from it as it is read from there. Only the ledger writes it: nothing of
+//! a user is run by that, since the rows come as they were built. What a default adds to them is added before, in a table of its
+//! own and by whoever wrote the query.
 
 use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::Plan;
-use crate::ledger::rights;
 use crate::ledger::run::Run;
+use crate::ledger::source::{Built, Source};
 use crate::ledger::stage::{self, Purpose};
+use crate::postgres::rows::Rows;
 use crate::postgres::segment::Segment;
 use crate::postgres::table::{self, Table};
-use crate::postgres::{executor, lock, lock::Key, quote, role, spi};
+use crate::postgres::{executor, quote, role, spi};
 use pgrx::pg_sys;
 
 /// The stage of a plan.
@@ -55,13 +56,13 @@ impl PlanStage {
             .hint("Name the column that holds the time of a row as slice_column with pipeline_alter()."));
         }
         role::as_ledger(|| {
-            let relation = stage::make(&format!("plan_stage_{}", plan.id), target, Purpose::Loading);
+            let relation = stage::make(&format!("plan_stage_{}", plan.id), target, Purpose::Publishing);
             let index =
                 format!("CREATE INDEX ON {} ({})", quote::relation(relation), quote::identifier(column));
             executor::write(&index, None, None);
             spi::run(INSERT, &[plan.id.into(), pipeline.id.into(), relation.into()]);
-            for worker in rights::workers(pipeline) {
-                stage::grant(relation, RIGHTS, &worker);
+            if role::find(&pipeline.owner).is_some() {
+                stage::grant(relation, "SELECT", &pipeline.owner);
             }
         });
         Ok(())
@@ -87,18 +88,6 @@ impl PlanStage {
         Segment::open(relation, column, zone, [run.window_start, run.window_end])
     }
 
-    /// Lets a role write it that was given the right to work after the plan was approved.
-    pub fn open_to(relation: pg_sys::Oid, plan_id: i64, who: pg_sys::Oid) {
-        if stage::is_open_to(relation, who) {
-            return;
-        }
-        // Two who grant rights on one table at the same moment would disturb each other.
-        role::as_ledger(|| lock::exclusive(Key::PlanStage { plan: plan_id }));
-        if !stage::is_open_to(relation, who) {
-            stage::grant(relation, RIGHTS, &role::name(who));
-        }
-    }
-
     /// Drops it if nobody uses it; else it is left to a sweep.
     pub fn drop_if_idle(self) -> bool {
         role::as_ledger(|| {
@@ -110,7 +99,25 @@ impl PlanStage {
     }
 }
 
-const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
+/// The new rows with the values of columns that they do not give: the defaults of the target, as whoever wrote the query.
+pub fn completed(run: &Run, stage: &Segment, source: &Source, built: Built) -> Result<Built> {
+    let all = stage.table.writable();
+    let (given, Some(target)) = (built.columns(), run.pipeline.target) else { return Ok(built) };
+    if given.len() == all.len() {
+        return Ok(built);
+    }
+    let relation =
+        role::as_ledger(|| stage::make(&format!("defaults_{}", run.token), target, Purpose::Loading));
+    let name = quote::relation(relation);
+    stage::grant(relation, "INSERT", &role::name(source.author.role()));
+    source.run(run, || table::insert(&name, &given, built.rows.batch()));
+    let whole = PlanStage::open(relation, run)?;
+    let place = all.iter().position(|name| *name == whole.column).expect("a stage has the slice column");
+    let mut rows = Rows::new(whole.bounds, place);
+    whole.look_at(&all, &mut rows);
+    role::as_ledger(|| executor::write(&format!("DROP TABLE {name}"), None, None));
+    Ok(Built::new(all.iter().map(|name| (*name).to_owned()).collect(), rows))
+}
 
 /// Drops stages of plans that need them no more, at most so many; says how many are gone, and how many are left.
 pub fn sweep(at_most: usize) -> (i64, i64) {

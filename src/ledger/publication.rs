@@ -2,11 +2,13 @@
 
 use crate::error::{Code, Error, Result};
 use crate::ledger::kept::Keeper;
+use crate::ledger::plan_stage;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
 use crate::ledger::source::{Built, Source};
 use crate::ledger::stage::Stage;
 use crate::ledger::strategy::Strategy;
+use crate::postgres::author::Author;
 use crate::postgres::batch::Batch;
 use crate::postgres::comparison::Comparison;
 use crate::postgres::rows::Rows;
@@ -96,8 +98,10 @@ pub fn stage(
     closing: Closing,
 ) -> Result<Replacement> {
     let allow_shrink = guard(run, target, target.count(), built.rows.count(), consent.as_deref())?;
-    let why = "only the ledger reads what an earlier attempt left in a stage".to_owned();
-    let replacement = exchange(run, stage, source, built, Strategy::Rows, Some(why))?;
+    let built = plan_stage::completed(run, stage, source, built)?;
+    let why = "nobody reads what an earlier attempt left in a stage".to_owned();
+    let ledger = Source::written_by(Author::Role(stage.table.owner));
+    let replacement = exchange(run, stage, &ledger, built, Strategy::Rows, Some(why))?;
     let replacement = Replacement { allow_shrink, ..replacement };
     close(run, source, &replacement, Closing::Record)?;
     if closing == Closing::Finish {
@@ -123,7 +127,7 @@ fn exchange(
     let exchange = Exchange { run, target, source, keeper };
     match comparison {
         Some(comparison) => exchange.write_difference(&mut built, &comparison, consent),
-        None => exchange.write_rows(&mut built, strategy.or(Strategy::Rows), consent),
+        None => exchange.fill(exchange.clear(), &mut built, strategy.or(Strategy::Rows), consent),
     }
 }
 
@@ -135,7 +139,7 @@ fn close(run: &Run, source: &Source, replacement: &Replacement, closing: Closing
         rows: Some(replacement.rows as i64),
         digest: Some(replacement.digest.clone()),
         allow_shrink: replacement.allow_shrink.clone(),
-        code_version: source.overriding_version(run)?,
+        code_version: source.version(run)?,
         metrics: None,
     };
     match closing {
@@ -173,6 +177,32 @@ impl Replacement {
     }
 }
 
+/// How many rows were kept, if they are, and deleted.
+pub struct Cleared {
+    kept: Option<u64>,
+    deleted: u64,
+}
+
+/// Deletes what a slice holds, before others are filled: what may only be there once may come back there.
+pub fn clear(run: &Run, target: &Segment, source: &Source) -> Cleared {
+    Exchange { run, target, source, keeper: Keeper::of(run) }.clear()
+}
+
+/// Fills a slice that was cleared, and writes the ledger.
+pub fn fill(
+    run: &Run,
+    target: &Segment,
+    source: &Source,
+    cleared: Cleared,
+    mut built: Built,
+    consent: Option<String>,
+    closing: Closing,
+) -> Result<()> {
+    let exchange = Exchange { run, target, source, keeper: None };
+    let replacement = exchange.fill(cleared, &mut built, Strategy::Rows, consent)?;
+    close(run, source, &replacement, closing)
+}
+
 /// The slice of a run while it is exchanged.
 struct Exchange<'e> {
     run: &'e Run,
@@ -182,16 +212,23 @@ struct Exchange<'e> {
 }
 
 impl Exchange<'_> {
-    fn write_rows(
+    /// Deletes what is there, and keeps it where that is asked for.
+    fn clear(&self) -> Cleared {
+        let Self { run, target, source, keeper } = self;
+        let kept = keeper.as_ref().map(|keeper| keeper.keep(target));
+        Cleared { kept, deleted: source.run(run, || target.delete()) }
+    }
+
+    /// Inserts the new rows where those of before were deleted.
+    fn fill(
         &self,
+        Cleared { kept, deleted }: Cleared,
         built: &mut Built,
         strategy: Strategy,
         consent: Option<String>,
     ) -> Result<Replacement> {
         let Self { run, target, source, keeper } = self;
         let rows = built.rows.count();
-        let kept = keeper.as_ref().map(|keeper| keeper.keep(target));
-        let deleted = source.run(run, || target.delete());
         let allow_shrink = guard(run, target, deleted, rows, consent.as_deref())?;
         let columns = built.columns();
         let inserted = source.run(run, || table::insert(&target.table.shown(), &columns, built.rows.batch()));
@@ -213,6 +250,9 @@ impl Exchange<'_> {
         }
         let digest = held.digest.to_string();
         let changed = inserted + deleted > 0;
+        if let Some(keeper) = keeper.as_ref().filter(|_| !changed) {
+            keeper.unchanged(target, held);
+        }
         Ok(Replacement { strategy, rows, inserted, deleted, changed, digest, allow_shrink })
     }
 

@@ -36,6 +36,24 @@ const LEASES: &str = "SELECT pg_catalog.count(*) FROM backfill.open_run_data o
     JOIN backfill.run_void_data r ON r.token = o.token
     WHERE o.pipeline_id = $1 AND r.void_reason IS NULL";
 
+const STAGES: &str = "SELECT pg_catalog.count(*) FROM backfill.plan_data
+    WHERE pipeline_id = $1 AND publish = 'together' AND state IN ('approved', 'paused')";
+
+/// For a call that makes windows depend on each other: refuses it (55000) while a plan stages some side by side.
+pub fn require_nothing_staged(pipeline: &Pipeline) -> Result<()> {
+    if count(STAGES, pipeline) == 0 {
+        return Ok(());
+    }
+    let message = format!("depends_on_past of pipeline \"{}\" cannot be changed now", pipeline.name);
+    Err(Error::new(Code::NotInState, message)
+        .detail("A plan stages windows of it side by side, to publish them together.")
+        .hint("Publish or cancel it first; SELECT plan_id, pipeline FROM backfill.plan_stages WHERE is_needed names it."))
+}
+
+fn count(sql: &'static str, pipeline: &Pipeline) -> i64 {
+    role::as_ledger(|| spi::latest(sql, &[pipeline.id.into()], |row| row.at::<i64>(1)))[0]
+}
+
 /// For a call that names another target or slice column: refuses it (55000) while the ledger holds slices of the old one,
 /// or leases under which some are written; 40001 while one is being written. A column that was renamed may be named.
 pub fn require_free(pipeline: &Pipeline, moved: &[&str]) -> Result<()> {
@@ -54,8 +72,7 @@ pub fn require_free(pipeline: &Pipeline, moved: &[&str]) -> Result<()> {
             .detail("A slice is being written to the old one, in a transaction that is open.")
             .hint("Repeat the call when it has ended."));
     }
-    let count = |sql| role::as_ledger(|| spi::latest(sql, &[pipeline.id.into()], |row| row.at::<i64>(1)))[0];
-    let slices = count(SLICES);
+    let slices = count(SLICES, pipeline);
     let shown = quote::relation(old);
     if slices > 0 && !exists {
         let name = quote::literal(&pipeline.name);
@@ -70,7 +87,12 @@ pub fn require_free(pipeline: &Pipeline, moved: &[&str]) -> Result<()> {
             .detail(format!("The ledger says what {shown} holds in {slices} windows, by its column \"{column}\"."))
             .hint("Define another pipeline for the other table; window_adopt() takes over what it holds. ALTER TABLE renames the table, or moves it to another schema, and it stays the target."));
     }
-    match count(LEASES) {
+    if count(STAGES, pipeline) > 0 {
+        return Err(refused(Code::NotInState, " now")
+            .detail(format!("A plan stages rows that it will publish to {shown}."))
+            .hint("Publish or cancel it first; SELECT plan_id, pipeline FROM backfill.plan_stages WHERE is_needed names it."));
+    }
+    match count(LEASES, pipeline) {
         0 => Ok(()),
         leases => Err(refused(Code::NotInState, " now")
             .detail(format!("{leases} leases are open, under which {shown} is written."))

@@ -63,16 +63,6 @@ pub fn has(who: pg_sys::Oid, pipeline_id: i64, owner: &str, level: Level) -> boo
     })
 }
 
-/// The roles that may work on the pipeline by a grant of their own, and its owner, as far as they exist.
-pub fn workers(pipeline: &Pipeline) -> Vec<String> {
-    let grants = role::as_ledger(|| {
-        spi::query(GRANTS, &[pipeline.id.into()], |row| (row.at::<String>(1), row.at::<String>(2)))
-    });
-    let may_work = |level: &str| Level::parse(level).is_some_and(|level| level >= Level::Work);
-    let granted = grants.into_iter().filter(|(_, level)| may_work(level)).map(|(grantee, _)| grantee);
-    granted.chain([pipeline.owner.clone()]).filter(|name| role::find(name).is_some()).collect()
-}
-
 const OWNER: &str = "SELECT owner FROM backfill.pipeline_data WHERE pipeline_id = $1";
 
 /// Whether the effective caller may read the pipeline with that number. For STABLE functions.

@@ -73,14 +73,14 @@ pub struct Ending {
     pub digest: Option<String>,
     pub allow_shrink: Option<String>,
     pub metrics: Option<pgrx::JsonB>,
-    /// Where another query than the lease's made the slice.
+    /// That of the slice, where it is known to differ from what the run has noted.
     pub code_version: Option<String>,
 }
 
 const LOAD: &str = concat!(
     "SELECT ",
     pipeline_columns!(),
-    ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, r.code_version, r.as_of, \
+    ", r.plan_id, r.window_start, r.window_end, r.attempt, r.turn, r.seq, COALESCE(r.claim_version, r.code_version), r.as_of, \
        r.outcome, v.query, v.query_path, pl.allow_shrink, r.run_kind, pl.params, pl.effects, \
        COALESCE(h.expires_at, r.expires_at), h.token IS NOT NULL, r.has_effects, \
        COALESCE(r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned(), false), r.token, \
@@ -89,7 +89,8 @@ const LOAD: &str = concat!(
      JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
      LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
      LEFT JOIN backfill.plan_stage_data ps ON ps.plan_id = r.plan_id
-     LEFT JOIN backfill.version_data v ON v.pipeline_id = r.pipeline_id AND v.code_version = r.code_version
+     LEFT JOIN backfill.version_data v ON r.runs_query AND v.pipeline_id = r.pipeline_id
+       AND v.code_version = COALESCE(r.claim_version, r.code_version)
      LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
      WHERE r.token = $1"
 );
@@ -103,7 +104,8 @@ const FINISH: &str = "UPDATE backfill.run_data
         rows = CASE WHEN together THEN rows ELSE COALESCE($2, rows) END,
         digest = CASE WHEN together THEN digest ELSE COALESCE($3, digest) END,
         allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
-        code_version = COALESCE($6, code_version)
+        code_version = COALESCE($6, code_version),
+        claim_version = CASE WHEN $6 <> code_version THEN COALESCE(claim_version, code_version) ELSE claim_version END
     WHERE token = $1 AND ended_at IS NULL
     RETURNING has_effects AND NOT together";
 
@@ -116,7 +118,8 @@ const PUBLISHED: &str = "UPDATE backfill.run_data
     SET rows = $2, digest = $3, allow_shrink = COALESCE($4, allow_shrink) WHERE token = $1";
 
 const RECORD: &str = "UPDATE backfill.run_data
-    SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, code_version),
+    SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, claim_version, code_version),
+        claim_version = CASE WHEN $5 <> code_version THEN COALESCE(claim_version, code_version) ELSE claim_version END,
         published_at = CASE WHEN NOT together THEN pg_catalog.clock_timestamp() END WHERE token = $1 AND ended_at IS NULL";
 
 const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
@@ -421,7 +424,12 @@ pub fn publish_staged(token: i64) -> Result<Run> {
     let mut run = of_any_outcome(token)?;
     gate::note(run.pipeline.id, run.pool_id, token);
     if role::as_ledger(|| spi::run(PUBLISH, &[token.into()])) == 0 {
-        return Err(lost(token));
+        return Err(Error::new(
+            Code::Serialization,
+            format!("what token {token} staged is newer than this transaction's snapshot"),
+        )
+        .detail(format!("It is window {} of pipeline \"{}\".", run.window_key, run.pipeline.name))
+        .hint("Roll back and repeat the transaction."));
     }
     run.plan_stage = None;
     Ok(run)
@@ -439,7 +447,6 @@ pub fn published(run: &Run, ending: &Ending) {
     if run.has_effects {
         effect::publish(run.token);
     }
-    gate::dismiss(run.token);
 }
 
 /// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever

@@ -100,13 +100,12 @@ impl Source {
 
     /// Rows that the ledger brings itself, for the caller to write.
     pub fn kept() -> Self {
-        Self {
-            author: Author::Caller,
-            text: String::new(),
-            path: String::new(),
-            columns: Some(vec![]),
-            own: false,
-        }
+        Self::written_by(Author::Caller)
+    }
+
+    /// Rows that are built already, for somebody to write.
+    pub fn written_by(author: Author) -> Self {
+        Self { author, text: String::new(), path: String::new(), columns: Some(vec![]), own: false }
     }
 
     /// The rows of a table, its columns matched by name. What the target always generates is left to it.
@@ -193,15 +192,14 @@ impl Source {
         Ok(built)
     }
 
-    /// The version of a query that the call gave in place of the pipeline's own.
-    pub fn overriding_version(&self, run: &Run) -> Result<Option<String>> {
+    /// The version that the slice is built by: that of the lease, but for a query that the call gave in place of the lease's.
+    pub fn version(&self, run: &Run) -> Result<Option<String>> {
         if self.own || self.columns.is_some() || run.query.is_none() {
-            return Ok(None);
+            return Ok(run.code_version.clone());
         }
-        let meaning = self.run(run, || -> Result<Meaning> {
-            Ok(Meaning::of(&Select::read(&self.text)?, &settings::search_path()))
-        })?;
-        version::record(run.pipeline.id, &meaning, &self.text, &settings::search_path());
+        let path = settings::search_path();
+        let meaning = self.run(run, || Select::read(&self.text).map(|select| Meaning::of(&select, &path)))?;
+        version::record_given(run.pipeline.id, &meaning, &self.text, &path);
         Ok(Some(meaning.version))
     }
 

@@ -28,6 +28,8 @@ pub enum Purpose {
     Loading,
     /// Rows that were refused are kept in it as they are.
     Keeping,
+    /// Whole rows wait in it for their publication; a NULL that the target would not take is refused at once.
+    Publishing,
 }
 
 /// The stage of a token.
@@ -73,28 +75,38 @@ const BYTES: &str = "SELECT pg_catalog.pg_total_relation_size($1::pg_catalog.reg
 /// Stages that one makes room for: each costs the maker a lock.
 const SWEPT_BY_MAKER: usize = 4;
 
-/// The declarations of a stage's columns. A column that the target always generates is left out; one that it
-/// generates by default draws from the target's own sequence, so that numbers do not repeat.
+/// The declarations of a stage's columns, without what the target always generates.
 const DECLARATIONS: &str = include_str!("../../sql/query/stage_columns.sql");
+
+const CHANGES: &str = include_str!("../../sql/query/stage_changes.sql");
 
 const GRANTEES: &str = "SELECT DISTINCT pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text
     FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
     WHERE c.oid = $1 AND a.grantee <> 0 AND a.grantee <> c.relowner";
 
-/// Makes a table of the ledger that is shaped like `target`. As the ledger.
+/// Makes a table of the ledger that is shaped like `target`. As the ledger, so that no text of a default may be read: to read
+/// the text of a constant runs the checks of its domain. LIKE copies defaults as they were read when they were made.
 pub fn make(name: &str, target: pg_sys::Oid, purpose: Purpose) -> pg_sys::Oid {
-    let strict = purpose == Purpose::Loading;
-    let columns = spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1));
-    executor::write(&format!("CREATE TABLE backfill.{name} ({})", columns.join(", ")), None, None);
+    let declared = |strict: bool| {
+        spi::query(DECLARATIONS, &[target.into(), strict.into()], |row| row.at::<String>(1)).join(", ")
+    };
+    let columns = match purpose {
+        Purpose::Loading => format!("LIKE {} INCLUDING DEFAULTS", quote::relation(target)),
+        Purpose::Keeping => declared(false),
+        Purpose::Publishing => declared(true),
+    };
+    executor::write(&format!("CREATE TABLE backfill.{name} ({columns})"), None, None);
+    let changes = match purpose {
+        Purpose::Loading => spi::query(CHANGES, &[target.into()], |row| row.at::<String>(1)),
+        _ => vec![],
+    };
+    if !changes.is_empty() {
+        executor::write(&format!("ALTER TABLE backfill.{name} {}", changes.join(", ")), None, None);
+    }
     unsafe {
         let schema = pg_sys::get_namespace_oid(c"backfill".as_ptr(), false);
         pg_sys::get_relname_relid(quote::c_string(name).as_ptr(), schema)
     }
-}
-
-/// Whether a role may fill and read a stage.
-pub fn is_open_to(relation: pg_sys::Oid, who: pg_sys::Oid) -> bool {
-    target::may(who, relation, pg_sys::ACL_SELECT) && target::may(who, relation, pg_sys::ACL_INSERT)
 }
 
 pub fn grant(relation: pg_sys::Oid, rights: &str, role: &str) {
@@ -160,7 +172,8 @@ impl Stage {
 
     /// Lets a role fill, change and read it, if it may not yet.
     pub fn open_to(&self, who: pg_sys::Oid) {
-        if !is_open_to(self.relation, who) {
+        let may = |right| target::may(who, self.relation, right);
+        if !may(pg_sys::ACL_SELECT) || !may(pg_sys::ACL_INSERT) {
             grant(self.relation, "SELECT, INSERT, UPDATE, DELETE, TRUNCATE", &role::name(who));
         }
     }

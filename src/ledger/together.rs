@@ -21,8 +21,9 @@ use crate::ledger::plan::{self, Plan, Request};
 use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::run::Run;
 use crate::ledger::source::Built;
+use crate::ledger::window::Reading;
 use crate::postgres::rows::Rows;
-use crate::postgres::segment::Segment;
+use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::table::Column;
 use crate::postgres::{role, spi, table};
 use pgrx::pg_sys;
@@ -122,16 +123,15 @@ pub fn definition(plan: &Plan) -> Result<Option<(&Definition, Definition)>> {
     Ok(Some((before, Definition { query, query_path, code_version: request.code_version })))
 }
 
-/// Names the columns that the stage and the target have in common, where the target takes all that the stage has (55000).
+/// Names the columns that the stage and the target have in common, in the target's order, where the target takes all that the
+/// stage has (55000).
 pub fn columns(stage: &Segment, target: &Segment, plan_id: i64) -> Result<Vec<String>> {
-    let taken = |column: &Column| {
-        let same = |other: &&Column| {
-            other.name == column.name
-                && (other.type_oid, other.modifier) == (column.type_oid, column.modifier)
-        };
-        target.table.columns.iter().filter(|other| !other.generated).any(|other| same(&other))
+    let same = |one: &Column, other: &Column| {
+        one.name == other.name && (one.type_oid, one.modifier) == (other.type_oid, other.modifier)
     };
-    if let Some(lost) = stage.table.columns.iter().find(|column| !taken(column)) {
+    let staged = &stage.table.columns;
+    let taken: Vec<&Column> = target.table.columns.iter().filter(|column| !column.generated).collect();
+    if let Some(lost) = staged.iter().find(|column| !taken.iter().any(|other| same(other, column))) {
         return Err(Error::new(
             Code::NotInState,
             format!("what plan {plan_id} staged is not of the target's shape any more"),
@@ -146,7 +146,28 @@ pub fn columns(stage: &Segment, target: &Segment, plan_id: i64) -> Result<Vec<St
             "Give the target the shape back that it had at approval, or SELECT * FROM backfill_cancel({plan_id}, 'why') and plan again."
         )));
     }
-    Ok(stage.table.columns.iter().map(|column| column.name.clone()).collect())
+    let common = taken.into_iter().filter(|column| staged.iter().any(|other| same(other, column)));
+    Ok(common.map(|column| column.name.clone()).collect())
+}
+
+const REVERTED: &str = "SELECT pl.plan_id FROM backfill.plan_data pl
+    WHERE pl.pipeline_id = $1 AND pl.state = 'reverted' AND pl.published_at < $2 AND pl.code_before IS NOT NULL
+    ORDER BY pl.published_at DESC";
+
+/// What the pipeline ran before a plan that is reverted: what that put in the place of, unless it came with a plan before, which
+/// was reverted too.
+pub fn definition_before(plan: &Plan, before: &Definition) -> Result<Definition> {
+    let args = [plan.pipeline_id.into(), plan.published_at.into()];
+    let mut found = before.clone();
+    for earlier in role::as_ledger(|| spi::latest(REVERTED, &args, |row| row.at(1))) {
+        let earlier = Plan::read(Reading::Deciding, earlier)?;
+        if let Some((before, after)) = definition(&earlier)?
+            && after == found
+        {
+            found = before.clone();
+        }
+    }
+    Ok(found)
 }
 
 /// The rows that a window has in the stage (55000 where they are not those that were staged).
@@ -156,8 +177,13 @@ pub fn rows(run: &Run, window: &Staged, stage: &Segment, target: &Segment) -> Re
     let mut rows = Rows::new(target.bounds, slice.expect("the stage has the slice column"));
     let listed: Vec<&str> = names.iter().map(String::as_str).collect();
     stage.look_at(&listed, &mut rows);
-    let (count, digest) = (rows.count(), rows.digest().to_string());
-    if (count, &digest) == (window.rows, &window.digest) {
+    // What was staged was read in the stage's order.
+    let held = match listed == stage.table.writable() {
+        true => Measure { rows: rows.count(), digest: rows.digest() },
+        false => stage.measure(),
+    };
+    let (count, digest) = (held.rows, held.digest.to_string());
+    if (count, &digest) == (window.rows, &window.digest) && count == rows.count() {
         return Ok(Built::new(names, rows));
     }
     Err(Error::new(
@@ -172,7 +198,7 @@ pub fn rows(run: &Run, window: &Staged, stage: &Segment, target: &Segment) -> Re
         stage.table.shown()
     ))
     .hint(format!(
-        "Somebody wrote there by hand. SELECT * FROM backfill_cancel({}, 'why'), and plan the windows again.",
+        "A superuser wrote there by hand. SELECT * FROM backfill_cancel({}, 'why'), and plan the windows again.",
         run.plan_id
     )))
 }
@@ -200,7 +226,7 @@ pub fn stage_of(plan: &Plan) -> Result<pg_sys::Oid> {
             false => "Its windows are published each by itself.".to_owned(),
         };
         Error::new(Code::NotInState, format!("plan {} has nothing staged", plan.id)).detail(why).hint(
-            "A plan with publish => 'together' has from its approval until it is published or cancelled.",
+            "A plan with publish => 'together' stages its windows, from its approval until it is published or cancelled.",
         )
     })
 }

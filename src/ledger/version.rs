@@ -3,32 +3,52 @@
 use crate::error::Result;
 use crate::ledger::pipeline::Pipeline;
 use crate::postgres::meaning::{self, Meaning};
-use crate::postgres::{lock, lock::Key, role, settings, spi, subtransaction};
 use crate::postgres::reach::Part;
+use crate::postgres::{lock, lock::Key, role, settings, spi, subtransaction};
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::PgSqlErrorCode;
 
-const KNOWN: &str = "SELECT 1 FROM backfill.version_data WHERE pipeline_id = $1 AND code_version = $2";
+const KNOWN: &str = "SELECT 1 FROM backfill.version_data
+    WHERE pipeline_id = $1 AND code_version = $2 AND (query, query_path) = ($3, $4)";
 
+/// What was defined takes the place of what a call gave: leases carry it, and it runs as the pipeline's owner.
 const RECORD: &str = "INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path)
+    VALUES ($1, $2, $3, $4)
+    ON CONFLICT (pipeline_id, code_version) DO UPDATE SET query = excluded.query, query_path = excluded.query_path";
+
+const RECORD_GIVEN: &str = "INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path)
     VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
 
 /// The fingerprint of a query as it is defined now, recorded with its text. `None` while another transaction
 /// is recording a version of the same pipeline, so that a claim does not wait for it.
 fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
     let meaning = meaning::of_text(&pipeline.owner, text, path)?;
-    let key = [pipeline.id.into(), meaning.version.as_str().into()];
+    let args = [pipeline.id.into(), meaning.version.as_str().into(), text.into(), path.into()];
     let recorded = role::as_ledger(|| {
-        if spi::first(KNOWN, &key, |_| ()).is_some() {
+        if spi::first(KNOWN, &args, |_| ()).is_some() {
             return true;
         }
         if !lock::try_exclusive(Key::Version { pipeline: pipeline.id }) {
             return false;
         }
-        record(pipeline.id, &meaning, text, path);
+        spi::run(RECORD, &args);
+        record_parts(pipeline.id, &meaning);
         true
     });
     Ok(recorded.then(|| meaning.version.clone()))
+}
+
+/// Records the version of a query that a call gave. No lease carries it.
+pub fn record_given(pipeline_id: i64, meaning: &Meaning, text: &str, path: &str) {
+    let args = [pipeline_id.into(), meaning.version.as_str().into(), text.into(), path.into()];
+    role::as_ledger(|| {
+        if spi::first(KNOWN, &args, |_| ()).is_none() {
+            // So that a claim which comes to the same version does not wait for this transaction.
+            lock::try_exclusive(Key::Version { pipeline: pipeline_id });
+            spi::run(RECORD_GIVEN, &args);
+            record_parts(pipeline_id, meaning);
+        }
+    });
 }
 
 const RECORD_PARTS: &str = "INSERT INTO backfill.version_part_data (pipeline_id, code_version, kind, name, definition)
@@ -36,21 +56,17 @@ const RECORD_PARTS: &str = "INSERT INTO backfill.version_part_data (pipeline_id,
     FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) AS p (kind, name, definition)
     ON CONFLICT DO NOTHING";
 
-/// Records a version with the text that it stands for, and all that this depends on.
-pub fn record(pipeline_id: i64, meaning: &Meaning, text: &str, path: &str) {
-    let version = meaning.version.as_str();
+/// What a version depends on is the same however often it is recorded.
+fn record_parts(pipeline_id: i64, meaning: &Meaning) {
     let column = |f: fn(&Part) -> &String| meaning.parts.iter().map(f).cloned().collect::<Vec<String>>();
-    let parts = [
+    let args = [
         pipeline_id.into(),
-        version.into(),
+        meaning.version.as_str().into(),
         column(|part| &part.kind).into(),
         column(|part| &part.name).into(),
         column(|part| &part.definition).into(),
     ];
-    role::as_ledger(|| {
-        spi::run(RECORD, &[pipeline_id.into(), version.into(), text.into(), path.into()]);
-        spi::run(RECORD_PARTS, &parts);
-    });
+    spi::run(RECORD_PARTS, &args);
 }
 
 const NEWEST: &str = "SELECT code_version FROM backfill.version_data

@@ -1,7 +1,20 @@
 //! Rows set aside, to be written by a statement later: in a tuplestore, which goes to temporary files beyond
 //! `maintenance_work_mem`.
 
+use crate::postgres::quote;
 use pgrx::pg_sys;
+
+/// The shape of rows with columns of these names, types and modifiers.
+pub fn shape(columns: &[(&str, pg_sys::Oid, i32)]) -> pg_sys::TupleDesc {
+    unsafe {
+        let shape = pg_sys::CreateTemplateTupleDesc(columns.len() as i32);
+        for (place, (name, type_oid, modifier)) in (1..).zip(columns) {
+            let name = quote::c_string(name);
+            pg_sys::TupleDescInitEntry(shape, place, name.as_ptr(), *type_oid, *modifier, 0);
+        }
+        shape
+    }
+}
 
 /// Rows of one shape.
 pub struct Batch {

@@ -138,7 +138,9 @@ unsafe fn rename_windows(query: *mut pg_sys::Query) {
 
 impl Naming {
     unsafe fn rename_ranges(&mut self, query: *mut pg_sys::Query) {
-        use pg_sys::RTEKind::{RTE_CTE, RTE_FUNCTION, RTE_JOIN, RTE_RELATION, RTE_SUBQUERY, RTE_TABLEFUNC, RTE_VALUES};
+        use pg_sys::RTEKind::{
+            RTE_CTE, RTE_FUNCTION, RTE_JOIN, RTE_RELATION, RTE_SUBQUERY, RTE_TABLEFUNC, RTE_VALUES,
+        };
         unsafe {
             for (place, range) in each::<pg_sys::RangeTblEntry>((*query).rtable).enumerate() {
                 let kind = (*range).rtekind;

@@ -195,32 +195,10 @@ fn execute(sql: &str, parameters: Option<Pair>, rows: Option<&Batch>, whole: boo
             let status = pg_sys::SPI_register_relation(&mut relation);
             assert_eq!(status, pg_sys::SPI_OK_REL_REGISTER as i32);
         }
-        let count = types.len() as i32;
-        let status = if whole {
-            pg_sys::SPI_execute_with_args(
-                text.as_ptr(),
-                count,
-                types.as_mut_ptr(),
-                values.as_mut_ptr(),
-                std::ptr::null(),
-                false,
-                0,
-            )
-        } else {
-            let plan = pg_sys::SPI_prepare(text.as_ptr(), count, types.as_mut_ptr());
-            assert!(!plan.is_null(), "SPI_prepare: {}", { pg_sys::SPI_result });
-            let latest = std::ptr::null_mut();
-            pg_sys::SPI_execute_snapshot(
-                plan,
-                values.as_mut_ptr(),
-                std::ptr::null(),
-                latest,
-                latest,
-                false,
-                false,
-                0,
-            )
-        };
+        let plan = pg_sys::SPI_prepare(text.as_ptr(), types.len() as i32, types.as_mut_ptr());
+        assert!(!plan.is_null(), "SPI_prepare: {}", { pg_sys::SPI_result });
+        let (values, nulls, latest) = (values.as_mut_ptr(), std::ptr::null(), std::ptr::null_mut());
+        let status = pg_sys::SPI_execute_snapshot(plan, values, nulls, latest, latest, false, whole, 0);
         assert!(status >= 0, "SPI: {status}");
         let written = pg_sys::SPI_processed;
         pg_sys::SPI_finish();

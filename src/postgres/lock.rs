@@ -53,8 +53,6 @@ pub enum Key {
     Version { pipeline: i64 },
     /// The target of a pipeline: shared by those who write a slice of it, see `ledger::retarget`.
     Target { pipeline: i64 },
-    /// Rights on the stage of a plan are being granted.
-    PlanStage { plan: i64 },
     /// The grid of a pipeline: shared by claims of windows that the ledger may not name yet, see `ledger::grid`.
     Grid { pipeline: i64 },
 }
@@ -83,7 +81,6 @@ impl Key {
             Self::Grid { pipeline } => [13, pipeline, 0, 0],
             Self::Decisions { pipeline } => [14, pipeline, 0, 0],
             Self::Target { pipeline } => [15, pipeline, 0, 0],
-            Self::PlanStage { plan } => [16, plan, 0, 0],
         };
         parts
             .into_iter()

@@ -85,7 +85,6 @@ pub fn init() {
         for cache in caches {
             pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(at_change), pg_sys::Datum::null());
         }
-        pg_sys::CacheRegisterRelcacheCallback(Some(at_table_change), pg_sys::Datum::null());
     }
 }
 
@@ -94,7 +93,8 @@ unsafe extern "C-unwind" fn at_change(_argument: pg_sys::Datum, _cache: i32, _ha
     KNOWN.take();
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn at_table_change(_argument: pg_sys::Datum, _relation: pg_sys::Oid) {
+/// A table was changed, or a policy or a default of one. PostgreSQL has room for few who want to hear of that, so that
+/// `ledger::fenced` passes it on.
+pub fn forget() {
     KNOWN.take();
 }

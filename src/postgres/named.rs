@@ -1,6 +1,6 @@
 //! Rows that a query finds under a name of ours, as if they were a table.
 
-use crate::postgres::batch::Batch;
+use crate::postgres::batch::{Batch, shape};
 use crate::postgres::quote;
 use crate::postgres::table::Table;
 use pgrx::pg_sys;
@@ -22,16 +22,9 @@ impl Named {
 
     /// No rows yet; those to come have the columns of the table that a statement may give a value. For analysis only.
     pub fn shaped(name: &str, table: &Table) -> Self {
-        let columns: Vec<_> = table.columns.iter().filter(|column| !column.generated).collect();
-        let shape = unsafe {
-            let shape = pg_sys::CreateTemplateTupleDesc(columns.len() as i32);
-            for (i, column) in columns.iter().enumerate() {
-                let name = quote::c_string(&column.name);
-                pg_sys::TupleDescInitEntry(shape, i as i16 + 1, name.as_ptr(), column.type_oid, -1, 0);
-            }
-            shape
-        };
-        Self::new(name, shape, std::ptr::null_mut(), 0)
+        let columns = table.columns.iter().filter(|column| !column.generated);
+        let columns: Vec<_> = columns.map(|column| (column.name.as_str(), column.type_oid, -1)).collect();
+        Self::new(name, shape(&columns), std::ptr::null_mut(), 0)
     }
 
     fn new(name: &str, shape: pg_sys::TupleDesc, store: *mut pg_sys::Tuplestorestate, count: u64) -> Self {

@@ -1,7 +1,6 @@
 //! Users' queries: one SELECT each, whose $1 and $2 are a window's bounds.
 
 use crate::error::{Code, Error, Result, faithful};
-use crate::postgres::author::Author;
 use crate::postgres::named::Named;
 use crate::postgres::table::Table;
 use crate::postgres::{quote, settings};
@@ -28,7 +27,6 @@ pub fn check(text: &str, path: &str, target: pg_sys::Oid, zone: &str) -> Result<
         Ok(())
     })
 }
-
 
 fn refuse(message: impl Into<String>, detail: impl Into<String>) -> Error {
     Error::new(Code::InvalidParameter, message).detail(detail).hint(HINT)

@@ -211,10 +211,8 @@ impl Reach {
             if !rules.is_null() && [pg_sys::RELKIND_VIEW, pg_sys::RELKIND_MATVIEW].contains(&kind) {
                 let rules = std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize);
                 for rule in rules.iter().filter(|rule| (***rule).event == pg_sys::CmdType::CMD_SELECT) {
-                    let query: *mut pg_sys::Query = pg_sys::copyObjectImpl(
-                        pg_sys::list_nth((**rule).actions, 0).cast_const(),
-                    )
-                    .cast();
+                    let query: *mut pg_sys::Query =
+                        pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast();
                     let text = canonical::text(query);
                     self.parts.push(Part::new("view", quote::relation(oid), text));
                     self.walk(query.cast());
@@ -255,9 +253,9 @@ impl Reach {
             let body = match (&function.source, function.body.as_deref()) {
                 // A body that was analysed when the function was made.
                 (_, Some(body)) => self.enter_body(body),
-                (Some(source), None) if function.is_sql => self
-                    .enter_text(oid, source, &path)
-                    .unwrap_or_else(|| self.enter_names(source, &path)),
+                (Some(source), None) if function.is_sql => {
+                    self.enter_text(oid, source, &path).unwrap_or_else(|| self.enter_names(source, &path))
+                }
                 (Some(source), None) => self.enter_names(source, &path),
                 (None, None) => String::new(),
             };
@@ -290,9 +288,8 @@ impl Reach {
 
     /// The body of an SQL function that is analysed when it is called; `None` where it cannot be analysed by itself.
     fn enter_text(&mut self, oid: pg_sys::Oid, source: &str, path: &str) -> Option<String> {
-        let queries = subtransaction::attempt(|| {
-            settings::for_query("UTC", path, || unsafe { analysed(oid, source) })
-        });
+        let queries =
+            subtransaction::attempt(|| settings::for_query("UTC", path, || unsafe { analysed(oid, source) }));
         let queries = queries.ok()?;
         Some(queries.into_iter().map(|query| self.enter_queries(query.cast())).collect::<Vec<_>>().join("; "))
     }

@@ -36,17 +36,35 @@ pub struct Referrer {
     pub acts: bool,
 }
 
-const RELATION: &str = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relowner,
-        c.relkind::pg_catalog.text,
+/// The SQL of a subquery: a table with its partitions (`relid`), of which a plain one has none.
+macro_rules! with_partitions {
+    ($table:literal) => {
+        concat!(
+            "(SELECT ",
+            $table,
+            " AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(",
+            $table,
+            ") p)"
+        )
+    };
+}
+pub(crate) use with_partitions;
+
+const RELATION: &str = concat!(
+    "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text, c.relowner, c.relkind::pg_catalog.text,
         EXISTS (SELECT FROM pg_catalog.pg_trigger t
-            WHERE NOT t.tgisinternal AND t.tgfoid <> pg_catalog.to_regproc('backfill.fence_guard') AND (t.tgrelid = c.oid
-               OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p))),
-        NOT EXISTS (SELECT FROM (SELECT c.oid AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p) l
+            WHERE NOT t.tgisinternal AND t.tgfoid <> pg_catalog.to_regproc('backfill.fence_guard') AND t.tgrelid IN ",
+    with_partitions!("c.oid"),
+    "),
+        NOT EXISTS (SELECT FROM ",
+    with_partitions!("c.oid"),
+    " l
             JOIN pg_catalog.pg_class r ON r.oid = l.relid
             LEFT JOIN pg_catalog.pg_am m ON m.oid = r.relam
             WHERE r.relkind <> 'p' AND m.amname IS DISTINCT FROM 'heap')
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = $1";
+    WHERE c.oid = $1"
+);
 
 const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, a.atttypid,
         a.attgenerated <> '' OR a.attidentity = 'a', a.atttypmod
@@ -56,7 +74,8 @@ const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, a.atttypid,
 /// The one index that may refuse a row because of another, if its columns are never NULL. Where there is a second
 /// one, rows that exchange its values could not be updated one after the other; where policies apply, an UPDATE may
 /// be hidden rows that a DELETE sees.
-const KEY: &str = "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY a.attnum)
+const KEY: &str = concat!(
+    "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY a.attnum)
         FROM pg_catalog.unnest(i.indkey) WITH ORDINALITY k(attnum, place)
         JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
         WHERE k.place <= i.indnkeyatts
@@ -65,10 +84,14 @@ const KEY: &str = "SELECT (SELECT pg_catalog.array_agg(a.attname::pg_catalog.tex
     WHERE i.indrelid = $1 AND i.indisunique AND i.indimmediate AND i.indisvalid AND NOT i.indisexclusion
       AND i.indpred IS NULL AND i.indexprs IS NULL AND NOT c.relrowsecurity
       AND NOT EXISTS (SELECT
-          FROM (SELECT $1 AS relid UNION SELECT p.relid FROM pg_catalog.pg_partition_tree($1) p) t
+          FROM ",
+    with_partitions!("$1"),
+    " t
           JOIN pg_catalog.pg_index o ON o.indrelid = t.relid
-          WHERE (o.indisunique OR o.indisexclusion) AND o.indexrelid <> i.indexrelid
-            AND o.indexrelid NOT IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(i.indexrelid) p))";
+          WHERE (o.indisunique OR o.indisexclusion) AND o.indexrelid NOT IN ",
+    with_partitions!("i.indexrelid"),
+    ")"
+);
 
 /// One that acts first, then one that was written down, before the copies that PostgreSQL keeps for partitions.
 const REFERRER: &str = "WITH RECURSIVE tree AS (

@@ -170,10 +170,15 @@ pub fn may(who: pg_sys::Oid, relation: pg_sys::Oid, right: u32) -> bool {
 }
 
 fn require(relation: pg_sys::Oid, who: pg_sys::Oid, right: u32, word: &str) -> Result<()> {
-    if may(who, relation, right) {
+    if table::exists(relation) && may(who, relation, right) {
         return Ok(());
     }
     let name = quote::relation(relation);
+    if !table::exists(relation) {
+        return Err(Error::new(Code::Undefined, "the target table does not exist any more")
+            .detail(format!("It was the relation with the number {name}."))
+            .hint("SELECT pipeline_drop(...), and define it with another table."));
+    }
     Err(Error::new(Code::Forbidden, format!("permission denied for table {name}"))
         .detail(format!(
             "Working on slices needs {word} on the whole table; \"{}\" lacks it.",

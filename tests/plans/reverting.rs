@@ -156,6 +156,31 @@ fn rows_that_the_ledger_never_knew_come_back_too() {
 }
 
 #[test]
+fn an_empty_window_that_stays_empty_keeps_nothing() {
+    let database = daily(KEEPING);
+    let mut session = database.connect();
+    let plan = session.plan("2024-01-02", "");
+    let token = session.lease().token;
+    let nothing = "query => 'SELECT $1, 0::bigint WHERE false', finish => false";
+    let replaced =
+        session.lines(&format!("SELECT strategy, changed FROM replace_partition({token}, {nothing})"));
+    assert_eq!(replaced, ["rows|f"]);
+    assert_eq!(session.lines("SELECT changed, rows FROM backfill.kept_data"), ["f|0"]);
+    // What comes after it in the same run replaces the empty slice.
+    session.replace(token).unwrap();
+    assert_eq!(session.lines("SELECT changed, rows FROM backfill.kept_data"), ["t|0"]);
+    session.revert(plan).unwrap();
+    assert_eq!(session.count("facts"), 0);
+    // Where nothing else came, the revert leaves the rows in place.
+    let plan = session.plan("2024-01-02", "");
+    let token = session.lease().token;
+    session.run(&format!("SELECT replace_partition({token}, query => 'SELECT $1, 0::bigint WHERE false')"));
+    assert_eq!(session.revert(plan).unwrap(), 1);
+    assert_eq!(session.slices(), [""; 0]);
+    assert_eq!(states(&mut session, "2024-01-02"), ["2024-01-01|missed"]);
+}
+
+#[test]
 fn every_strategy_and_every_number_of_publications_comes_back() {
     let database = daily(KEEPING);
     let mut session = database.connect();

@@ -428,11 +428,16 @@ fn audits_and_the_guard_look_once_more_at_publication() {
     assert!(failure.message.contains("\"many\""), "{failure}");
     session.run("SELECT pipeline_audit_drop('daily', 'many')");
     session.run("INSERT INTO facts SELECT '2024-01-02 05:00Z', 1 FROM generate_series(1, 10)");
-    assert_sqlstate!(session.publish(plan), "BF006");
+    let failure = assert_sqlstate!(session.publish(plan), "BF006");
+    assert!(failure.hint.contains(&format!("backfill_publish({plan}, allow_shrink")), "{failure}");
     assert_eq!(session.facts(), ["2024-01-02|10|1"]);
     assert_eq!(session.plan_state(plan), "staged");
-    session.run("DELETE FROM facts");
-    assert_eq!(session.publish(plan).unwrap(), 2);
+    session.run(&format!("SELECT backfill_publish({plan}, allow_shrink => 'they were a test')"));
+    session.assert_data_is_the_ledger();
+    assert_eq!(
+        session.lines("SELECT allow_shrink FROM backfill.slices ORDER BY window_start"),
+        ["", "they were a test"]
+    );
 }
 
 #[test]
@@ -669,4 +674,173 @@ fn rows_are_compared_as_multisets_by_their_text() {
         session.lines("SELECT changed FROM backfill.kept_data ORDER BY token DESC LIMIT 2"),
         ["f", "f"]
     );
+}
+
+#[test]
+fn the_target_stays_what_it_is_while_rows_for_it_are_staged() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("CREATE TABLE others (LIKE facts); ALTER TABLE facts ADD at2 timestamptz");
+    let plan = session.staged("2024-01-03", "");
+    for settings in [
+        "{\"target\": \"others\"}",
+        "{\"slice_column\": \"at2\"}",
+        "{\"depends_on_past\": true, \"max_active\": 1}",
+    ] {
+        assert_sqlstate!(session.try_run(&format!("SELECT pipeline_alter('daily', '{settings}')")), "55000");
+    }
+    session.cancel(plan);
+    session.run("SELECT pipeline_alter('daily', '{\"target\": \"others\"}')");
+}
+
+#[test]
+fn columns_that_changed_their_places_keep_the_ledgers_digest_that_of_the_target() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("ALTER TABLE facts ADD more text");
+    let plan = session.staged("2024-01-03", "");
+    session.run("ALTER TABLE facts DROP token; ALTER TABLE facts ADD token bigint");
+    session.publish(plan).unwrap();
+    let digests = session.lines("SELECT digest FROM backfill.slices ORDER BY window_start");
+    session.run("SELECT pipeline_drop('daily')");
+    define(&mut session, "daily", "'1 day', '2024-01-01', 'facts', 'at'", "");
+    session.run("SELECT window_adopt('daily', '2024-01-01', '2024-01-03', 'v0', 'to see the digests')");
+    let adopted = "SELECT digest FROM backfill.slices WHERE code_version = 'v0' ORDER BY window_start";
+    assert_eq!(session.lines(adopted), digests);
+}
+
+#[test]
+fn reverting_plans_in_any_order_leaves_no_code_that_was_reverted() {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    session.run("CREATE TABLE r (day timestamptz NOT NULL, v text)");
+    define(&mut session, "r", "'1 day', '2024-01-01', 'r', 'day'", "query => 'SELECT $1, ''A'''");
+    session.run("SELECT backfill_plan('r', '2024-01-01', '2024-01-07', 'A', expect => 6)");
+    session.run("CALL backfill_work(pipelines => '{r}')");
+    let mut plans = vec![];
+    for (i, code) in ["B", "C", "D"].iter().enumerate() {
+        let (since, until) = (1 + 2 * i, 3 + 2 * i);
+        let plan: i64 = session.one(
+            &format!(
+                "SELECT plan_id FROM backfill_plan('r', '2024-01-0{since}', '2024-01-0{until}', '{code}',
+                     publish => 'together', query => 'SELECT $1, ''{code}''', expect => 2)"
+            ),
+            &[],
+        );
+        session.run("CALL backfill_work(pipelines => '{r}')");
+        session.publish(plan).unwrap();
+        plans.push(plan);
+    }
+    for (plan, code) in [(1, 'D'), (0, 'D'), (2, 'A')] {
+        session.run(&format!("SELECT backfill_revert({}, 'x')", plans[plan]));
+        let query = format!("SELECT $1, '{code}'");
+        assert_eq!(session.lines("SELECT query FROM backfill.pipelines"), [query]);
+    }
+    assert_eq!(session.lines("SELECT DISTINCT v FROM r"), ["A"]);
+}
+
+#[test]
+fn a_plan_that_came_to_nothing_can_be_ended() {
+    let database = daily("");
+    let mut session = database.connect();
+    for skipped in [false, true] {
+        let (plan, tokens) = session.together("2024-01-03", "");
+        for token in tokens {
+            session.run(&format!("SELECT backfill_fail({token}, 'no luck', retry => false)"));
+        }
+        if skipped {
+            session.run("SELECT window_skip('daily', '2024-01-01', '2024-01-03', 'x')");
+        }
+        session.cancel(plan);
+        assert_eq!(session.plan_state(plan), "cancelled");
+    }
+    assert_eq!(session.lines("SELECT dropped, left_over FROM backfill_sweep()"), ["2|0"]);
+}
+
+#[test]
+fn a_paused_plan_is_not_published() {
+    let database = daily("");
+    let mut session = database.connect();
+    let plan = session.staged("2024-01-03", "");
+    session.run(&format!("SELECT backfill_pause({plan}, 'wait for the review')"));
+    let failure = assert_sqlstate!(session.publish(plan), "55000");
+    assert!(failure.hint.contains("backfill_resume"), "{failure}");
+    assert_eq!(
+        session.lines(&format!(
+            "SELECT state, paused_by, pause_reason FROM backfill.plans WHERE plan_id = {plan}"
+        )),
+        ["paused|postgres|wait for the review"]
+    );
+    session.run(&format!("SELECT backfill_resume({plan})"));
+    assert_eq!(session.publish(plan).unwrap(), 2);
+}
+
+/// A pipeline `keyed` whose rows have a key without the slice column, and the numbers that its windows shall have.
+fn keyed(database: &Database) -> Session {
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 16)");
+    session.run("CREATE TABLE keyed (day timestamptz NOT NULL, id int PRIMARY KEY, note text)");
+    define(&mut session, "keyed", "'1 day', '2024-01-01', 'keyed', 'day'", "keep_previous => '1 day'");
+    session
+}
+
+fn write_keyed(session: &mut Session, numbers: &[&str], more: &str) -> i64 {
+    let until = 1 + numbers.len();
+    let plan = session.one(
+        &format!(
+            "SELECT plan_id FROM backfill_plan('keyed', NULL, '2024-01-0{until}', 'x', expect => {} {more})",
+            numbers.len()
+        ),
+        &[],
+    );
+    for ids in numbers {
+        session.run(&format!(
+            "SELECT replace_partition(token, query => 'SELECT $1, id, ''plan {plan}'' FROM unnest(ARRAY[{ids}]) id')
+             FROM backfill_claim('w', pipelines => '{{keyed}}')"
+        ));
+    }
+    plan
+}
+
+const KEYED: &str =
+    "SELECT day::date, string_agg(id::text, ',' ORDER BY id), min(note) FROM keyed GROUP BY 1 ORDER BY 1";
+
+#[test]
+fn a_key_may_move_from_one_window_to_another() {
+    let database = Cluster::shared().database();
+    let mut session = keyed(&database);
+    write_keyed(&mut session, &["1,2", "3,4", "5"], "");
+    let before = session.lines(KEYED);
+    let plan = write_keyed(&mut session, &["2,3", "5,1", "4"], TOGETHER);
+    assert_eq!(session.publish(plan).unwrap(), 3);
+    let note = format!("plan {plan}");
+    assert_eq!(
+        session.lines(KEYED),
+        [format!("2024-01-01|2,3|{note}"), format!("2024-01-02|1,5|{note}"), format!("2024-01-03|4|{note}")]
+    );
+    assert_eq!(session.lines("SELECT rows FROM backfill.slices ORDER BY window_start"), ["2", "2", "1"]);
+    session.run(&format!("SELECT backfill_revert({plan}, 'x')"));
+    assert_eq!(session.lines(KEYED), before);
+    assert_eq!(session.lines("SELECT count(*) FROM backfill.leases"), ["0"]);
+}
+
+#[test]
+fn a_key_that_is_there_twice_leaves_everything_staged() {
+    let database = Cluster::shared().database();
+    let mut session = keyed(&database);
+    write_keyed(&mut session, &["1", "2"], "");
+    let before = session.lines(KEYED);
+    let plan = write_keyed(&mut session, &["2", "2"], TOGETHER);
+    assert_sqlstate!(session.publish(plan), "23505");
+    assert_eq!(session.lines(KEYED), before);
+    assert_eq!(session.plan_state(plan), "staged");
+    session.cancel(plan);
+    // Rows of another table would go with rows that come again.
+    let plan = write_keyed(&mut session, &["2", "1"], TOGETHER);
+    session
+        .run("CREATE TABLE notes (id int REFERENCES keyed ON DELETE CASCADE); INSERT INTO notes VALUES (1)");
+    assert_sqlstate!(session.publish(plan), "23505");
+    assert_eq!(session.count("notes"), 1);
+    session.run("DROP TABLE notes");
+    assert_eq!(session.publish(plan).unwrap(), 2);
 }

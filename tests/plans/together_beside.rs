@@ -82,7 +82,7 @@ fn two_people_who_decide_come_one_after_the_other() {
         ("window_skip('daily', '2024-01-02', '2024-01-03', 'x')", "backfill_publish(1)", ""),
         ("pipeline_drop('daily')", "backfill_publish(1)", "42704"),
         ("backfill_publish(1)", "pipeline_drop('daily')", ""),
-        ("backfill_pause(1, 'x')", "backfill_publish(1)", ""),
+        ("backfill_pause(1, 'x')", "backfill_publish(1)", "55000"),
     ] {
         let database = daily("");
         let (mut one, mut other) = (database.connect(), database.connect());
@@ -191,4 +191,51 @@ fn a_reader_of_the_stage_keeps_nobody_waiting() {
     assert_eq!(operator.lines("SELECT dropped, left_over FROM backfill_sweep()"), ["0|1"]);
     reader.run("COMMIT");
     assert_eq!(operator.lines("SELECT dropped, left_over FROM backfill_sweep()"), ["1|0"]);
+}
+
+#[test]
+fn live_work_that_commits_beside_a_publication_is_not_taken_back() {
+    let database = daily("backlog => 30");
+    let mut operator = database.connect();
+    operator.run("SELECT pool_define('backfill', 64), pool_define('live', 8)");
+    operator.active_for("daily", "20 days");
+    // All but the newest windows, which run live.
+    let until: String =
+        operator.one("SELECT (now() AT TIME ZONE 'UTC' - interval '10 days')::date::text", &[]);
+    let since: String = operator.one("SELECT ($1::text::date - 116)::text", &[&until]);
+    let plan = operator.draft(&format!("'{since}', '{until}', 'all at once', publish => 'together'"));
+    assert_eq!(plan.windows, 116);
+    operator.approve(plan).unwrap();
+    while operator.plan_state(plan.id) != "staged" {
+        let leases = operator.leases(64);
+        leases
+            .iter()
+            .filter(|lease| lease.plan_id.is_some())
+            .for_each(|lease| operator.replace(lease.token).unwrap());
+        // Live ones come back to whoever runs them.
+        leases
+            .iter()
+            .filter(|lease| lease.plan_id.is_none())
+            .for_each(|lease| operator.call("release", lease.token));
+    }
+    assert_eq!(operator.count("facts"), 0);
+    let mut before = database.connect();
+    let early = before.lease();
+    before.run("BEGIN");
+    before.replace(early.token).unwrap();
+    std::thread::scope(|scope| {
+        let mut live = database.connect();
+        scope.spawn(move || {
+            while let Some(lease) = live.claim() {
+                live.replace(lease.token).unwrap();
+            }
+        });
+        // A transaction of a live window is open when it begins, and commits after it.
+        assert_eq!(operator.publish(plan.id).unwrap(), 116);
+    });
+    before.run("COMMIT");
+    operator.assert_data_is_the_ledger();
+    operator.assert_one_lease_per_window();
+    assert!(operator.count("backfill.slices WHERE plan_id IS NULL") >= 8);
+    assert_eq!(operator.count(&format!("backfill.slices WHERE plan_id = {}", plan.id)), 116);
 }

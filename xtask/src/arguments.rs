@@ -9,6 +9,8 @@ Commands
   setup              get PostgreSQL, libclang and cargo-pgrx; the other commands do it by themselves
   test [filter]      format, lints, pure, in-backend and real-client tests; with a filter only the
                      tests whose names contain it
+      --stops N      stop the server N times in the test of immediate stops (default 6; 200 take 8 minutes)
+      --seed N       at the same moments as another time (default: from the clock; a failing test tells it)
   demo               rebuild a year of New York flights with four workers, two of them hurt
       --stop         stop the server at the end
   example [name...]  try the examples of targets outside the database: files, iceberg (1 minute)
@@ -64,6 +66,8 @@ pub struct Arguments {
     asked_for: Vec<u16>,
     pub fresh: bool,
     pub stop: bool,
+    /// Options of tests, under the names by which these find them.
+    pub for_tests: Vec<(&'static str, u64)>,
     /// A test filter, or what goes to psql or Python.
     pub rest: Vec<String>,
 }
@@ -84,13 +88,19 @@ impl Arguments {
             Some("python") => Command::Python,
             Some(other) => return Err(format!("there is no command {other}: see cargo xtask --help")),
         };
-        let mut parsed = Self { command, asked_for: vec![], fresh: false, stop: false, rest: vec![] };
+        let mut parsed =
+            Self { command, asked_for: vec![], fresh: false, stop: false, for_tests: vec![], rest: vec![] };
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--pg" => parsed.asked_for = versions(&arguments.next().unwrap_or_default())?,
                 "-h" | "--help" if parsed.rest.is_empty() => parsed.command = Command::Help,
                 "--fresh" if command == Command::Run => parsed.fresh = true,
                 "--stop" if matches!(command, Command::Run | Command::Demo) => parsed.stop = true,
+                "--stops" | "--seed" if command == Command::Test => {
+                    let name = if argument == "--stops" { "PG_BACKFILL_STOPS" } else { "PG_BACKFILL_SEED" };
+                    let number = arguments.next().unwrap_or_default().parse();
+                    parsed.for_tests.push((name, number.map_err(|_| format!("{argument} takes a number"))?));
+                }
                 _ => {
                     parsed.rest.push(argument);
                     // What follows is for psql or Python, whatever it looks like.
@@ -159,6 +169,13 @@ mod tests {
     }
 
     #[test]
+    fn a_test_is_told_how_often_to_stop_the_server() {
+        let arguments = parse("test --stops 200 --seed 7 stopping").unwrap();
+        assert_eq!(arguments.for_tests, [("PG_BACKFILL_STOPS", 200), ("PG_BACKFILL_SEED", 7)]);
+        assert_eq!(arguments.rest, ["stopping"]);
+    }
+
+    #[test]
     fn what_is_for_psql_stays_as_it_is() {
         let arguments = parse("psql --pg 16 -c --stop --help").unwrap();
         assert_eq!(arguments.rest, ["-c", "--stop", "--help"]);
@@ -174,7 +191,9 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        for line in ["tset", "test --pg 14", "test --pg", "run sideways", "test --nocapture"] {
+        for line in
+            ["tset", "test --pg 14", "test --pg", "run sideways", "test --nocapture", "test --stops many"]
+        {
             assert!(parse(line).is_err(), "{line}");
         }
     }

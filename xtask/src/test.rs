@@ -22,13 +22,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     for &major in &versions {
         // What went wrong is in the report.
-        let _ = one_version(major, whole, &arguments.rest, &mut report);
+        let _ = one_version(major, whole, arguments, &mut report);
     }
     report.close(&versions, &arguments.rest)
 }
 
 /// The steps for one version of PostgreSQL.
-fn one_version(major: u16, whole: bool, filter: &[String], report: &mut Report) -> Option<()> {
+fn one_version(major: u16, whole: bool, arguments: &Arguments, report: &mut Report) -> Option<()> {
     let named = |what: &str| format!("PostgreSQL {major}: {what}");
     let (lock, postgres) =
         report.step(&named("set-up"), |_| Ok((place::lock()?, toolchain::prepare(major)?)))?;
@@ -54,7 +54,8 @@ fn one_version(major: u16, whole: bool, filter: &[String], report: &mut Report) 
     ] {
         report.step(&named(what), |tally| {
             let mut cargo = extension::tests(major);
-            tally.run(cargo.args(target).env(BINDIR, &bindir).arg("--").args(filter))
+            cargo.envs(arguments.for_tests.iter().map(|(name, number)| (name, number.to_string())));
+            tally.run(cargo.args(target).env(BINDIR, &bindir).arg("--").args(&arguments.rest))
         });
     }
     drop(stage);
