@@ -12,7 +12,7 @@ CREATE TYPE backfill.difference AS (
     columns      jsonb,
     sample       jsonb
 );
-COMMENT ON TYPE backfill.difference IS 'A window of a plan as the target holds it now and as the plan has staged it; without a window_key, all of them. gone: rows of now that the new ones have not; fresh: the other way round. columns: for each the number of NULLs, and for numbers the sum, now and new. sample: up to 5 rows of each side that differ, their columns as text.';
+COMMENT ON TYPE backfill.difference IS 'A window of a plan as the target holds it now and as the plan has staged it; without a window_key, all of them. gone: rows of now that the new ones have not; fresh: the other way round. columns: for each the number of NULLs, and for numbers the sum, now and new. sample: up to 5 rows of each side that differ, their columns as text of 200 characters at most.';
 
 CREATE FUNCTION backfill_diff(plan_id bigint) RETURNS SETOF backfill.difference
     LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp

@@ -60,6 +60,9 @@ fn require_sight(target: pg_sys::Oid) -> Result<()> {
 /// How many rows of each side are shown.
 const SHOWN: usize = 5;
 
+/// How many characters of a value are.
+const LONGEST: usize = 200;
+
 /// What a column holds: how many NULLs, and the sum of a number.
 #[derive(Default, Clone)]
 struct Column {
@@ -248,6 +251,14 @@ impl Sink for Texts {
     }
 }
 
+/// The text of a value, as far as it is shown.
+fn shown(cell: Option<String>) -> Option<String> {
+    cell.map(|text| match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    })
+}
+
 /// How often each row is there.
 struct Counting {
     digester: Option<Digester>,
@@ -305,7 +316,7 @@ impl Sink for Sampling<'_> {
             let cells: Vec<Option<String>> =
                 unsafe { FromDatum::from_datum(writer.cells(slot).0, false) }.unwrap_or_default();
             let row: Map<String, Value> =
-                names.iter().cloned().zip(cells.into_iter().map(Value::from)).collect();
+                names.iter().cloned().zip(cells.into_iter().map(|cell| shown(cell).into())).collect();
             self.sample.push(json!({ (self.side): row }));
         }
     }

@@ -8,9 +8,9 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::grid;
 use crate::ledger::rights::{self, Level};
 use crate::postgres::datum::Span;
-use crate::postgres::role;
 use crate::postgres::spi::{self, Row};
 use crate::postgres::zone::PgZone;
+use crate::postgres::{role, settings};
 use pgrx::pg_sys;
 use serde::{Deserialize, Serialize};
 
@@ -162,7 +162,8 @@ impl Pipeline {
         }
     }
 
-    /// Makes it run something else, if it still runs `before`; says whether it did.
+    /// Makes it run something else, if it still runs `before`; says whether it did. Whoever alters it is not waited for for long
+    /// (55P03).
     pub fn redefine(&self, before: &Definition, after: &Definition) -> bool {
         let by = role::name(role::caller());
         let args = [
@@ -175,7 +176,7 @@ impl Pipeline {
             after.code_version.as_deref().into(),
             by.as_str().into(),
         ];
-        role::as_ledger(|| spi::run(REDEFINE, &args)) > 0
+        settings::with_patience(|| role::as_ledger(|| spi::run(REDEFINE, &args))) > 0
     }
 
     /// The pipeline with that number, dropped or not.

@@ -195,7 +195,7 @@ fn a_reader_of_the_stage_keeps_nobody_waiting() {
 
 #[test]
 fn live_work_that_commits_beside_a_publication_is_not_taken_back() {
-    let database = daily("backlog => 30");
+    let database = daily("backlog => 30, max_active => 8");
     let mut operator = database.connect();
     operator.run("SELECT pool_define('backfill', 64), pool_define('live', 8)");
     operator.active_for("daily", "20 days");
