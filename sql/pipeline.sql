@@ -95,6 +95,16 @@ CREATE TABLE backfill.version_data (
 );
 COMMENT ON TABLE backfill.version_data IS 'Each code version of a pipeline; for SQL pipelines with the text that it stands for.';
 
+CREATE TABLE backfill.version_part_data (
+    pipeline_id  bigint NOT NULL,
+    code_version text   NOT NULL,
+    kind         text   NOT NULL,
+    name         text   NOT NULL,
+    definition   text   NOT NULL,
+    PRIMARY KEY (pipeline_id, code_version, kind, name)
+);
+COMMENT ON TABLE backfill.version_part_data IS 'What the meaning of each version of a query depends on: the query itself, and the tables, views, functions and types that it reaches, as they were.';
+
 -- A history: a mark that was lifted stays, with who lifted it, when and why. The tokens order it among the runs without
 -- a clock, because a run has a token too.
 CREATE TABLE backfill.mark_data (

@@ -23,6 +23,7 @@ pgrx::pg_module_magic!(name, version);
 extern "C-unwind" fn _PG_init() {
     ledger::gate::look_first();
     ledger::fenced::init();
+    postgres::meaning::init();
     ledger::unfenced::init();
 }
 
@@ -54,6 +55,7 @@ extension_sql_file!("../sql/quarantine.sql", name = "quarantine", requires = ["s
 extension_sql_file!("../sql/kept.sql", name = "kept", requires = ["views"]);
 extension_sql_file!("../sql/audit.sql", name = "audit", requires = ["views"]);
 extension_sql_file!("../sql/together.sql", name = "together", requires = ["quarantine"]);
+extension_sql_file!("../sql/version.sql", name = "version", requires = ["views"]);
 extension_sql_file!("../sql/dump.sql", name = "dump", finalize);
 
 #[cfg(any(test, feature = "pg_test"))]

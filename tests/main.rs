@@ -26,5 +26,6 @@ mod surface;
 mod swap;
 mod targets;
 mod tour;
+mod versions;
 mod waiting;
 mod windows;

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 56] = [
+const ROUTINES: [(&str, &str, &str); 58] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -96,6 +96,12 @@ const ROUTINES: [(&str, &str, &str); 56] = [
         "SETOF text",
     ),
     ("pipeline_drop", "pipeline text", "text"),
+    (
+        "pipeline_explain_version",
+        "pipeline text",
+        "TABLE(kind text, name text, change text, definition text, before text)",
+    ),
+    ("pipeline_version", "pipeline text", "text"),
     ("pipeline_grant", "pipeline text, role text, level text", "text"),
     ("pipeline_pause", "pipeline text, reason text", "text"),
     (

@@ -18,5 +18,6 @@ pub mod publication;
 pub mod quarantine;
 pub mod reversion;
 pub mod slice;
+pub mod version;
 pub mod waiting;
 pub mod window;

@@ -17,5 +17,6 @@ pub mod progress;
 pub mod random;
 pub mod retry;
 pub mod timeline;
+pub mod tokens;
 pub mod turnaround;
 pub mod zone;

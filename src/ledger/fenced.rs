@@ -8,7 +8,7 @@ use crate::domain::zone::Instant;
 use crate::ledger::gate;
 use crate::ledger::pipeline::{self, Pipeline};
 use crate::postgres::segment::Bounds;
-use crate::postgres::{quote, role, settings, spi};
+use crate::postgres::{meaning, quote, role, settings, spi};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -73,6 +73,7 @@ unsafe extern "C-unwind" fn at_savepoint(
 
 #[pg_guard]
 unsafe extern "C-unwind" fn at_table_change(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+    meaning::forget();
     let is_known = relation == pg_sys::InvalidOid
         || SIGHTS.with_borrow(|sights| sights.all.contains_key(&u32::from(relation)));
     if is_known {

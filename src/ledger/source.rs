@@ -9,7 +9,8 @@ use crate::ledger::stage::{self, Stage};
 use crate::ledger::version;
 use crate::postgres::author::Author;
 use crate::postgres::executor::{self, Sight};
-use crate::postgres::query::{self, Select};
+use crate::postgres::meaning::{self, Meaning};
+use crate::postgres::query::Select;
 use crate::postgres::rows::Rows;
 use crate::postgres::segment::Segment;
 use crate::postgres::{quote, role, settings, table, target};
@@ -154,7 +155,7 @@ impl Source {
             // The slice is looked up before it is deleted.
             target::require_read(written, role::caller())?;
         }
-        self.run(run, || {
+        let built = self.run(run, || {
             let select = Select::read(&self.text)?;
             let writable = target.table.writable();
             let columns = match &self.columns {
@@ -183,7 +184,12 @@ impl Source {
                 executor::select(query, select.text(), run.bounds(), Sight::Transaction, None, &mut rows);
             });
             Ok(Built { columns, rows })
-        })
+        })?;
+        // A function that it calls may have been replaced while it ran.
+        if self.own {
+            self.require_version(run)?;
+        }
+        Ok(built)
     }
 
     /// The version that the slice is built by: that of the lease, but for a query that the call gave in place of the lease's.
@@ -191,15 +197,16 @@ impl Source {
         if self.own || self.columns.is_some() || run.query.is_none() {
             return Ok(run.code_version.clone());
         }
-        let version = self.run(run, || Select::read(&self.text))?.fingerprint();
-        version::record_given(run.pipeline.id, &version, &self.text, &settings::search_path());
-        Ok(Some(version))
+        let path = settings::search_path();
+        let meaning = self.run(run, || Select::read(&self.text).map(|select| Meaning::of(&select, &path)))?;
+        version::record_given(run.pipeline.id, &meaning, &self.text, &path);
+        Ok(Some(meaning.version))
     }
 
     /// Refuses to run a query that is not any more what the lease was given for (BF004).
     fn require_version(&self, run: &Run) -> Result<()> {
         let path = run.query_path.as_deref().unwrap_or_default();
-        let now = query::fingerprint(&run.pipeline.owner, &self.text, path)?;
+        let now = &meaning::of_text(&run.pipeline.owner, &self.text, path)?.version;
         if run.code_version.as_deref() == Some(now.as_str()) {
             return Ok(());
         }

@@ -2,7 +2,9 @@
 
 use crate::error::Result;
 use crate::ledger::pipeline::Pipeline;
-use crate::postgres::{lock, lock::Key, query, role, settings, spi, subtransaction};
+use crate::postgres::meaning::{self, Meaning};
+use crate::postgres::reach::Part;
+use crate::postgres::{lock, lock::Key, role, settings, spi, subtransaction};
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::PgSqlErrorCode;
 
@@ -20,8 +22,8 @@ const RECORD_GIVEN: &str = "INSERT INTO backfill.version_data (pipeline_id, code
 /// The fingerprint of a query as it is defined now, recorded with its text. `None` while another transaction
 /// is recording a version of the same pipeline, so that a claim does not wait for it.
 fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
-    let version = query::fingerprint(&pipeline.owner, text, path)?;
-    let args = [pipeline.id.into(), version.as_str().into(), text.into(), path.into()];
+    let meaning = meaning::of_text(&pipeline.owner, text, path)?;
+    let args = [pipeline.id.into(), meaning.version.as_str().into(), text.into(), path.into()];
     let recorded = role::as_ledger(|| {
         if spi::first(KNOWN, &args, |_| ()).is_some() {
             return true;
@@ -30,21 +32,41 @@ fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String
             return false;
         }
         spi::run(RECORD, &args);
+        record_parts(pipeline.id, &meaning);
         true
     });
-    Ok(recorded.then_some(version))
+    Ok(recorded.then(|| meaning.version.clone()))
 }
 
 /// Records the version of a query that a call gave. No lease carries it.
-pub fn record_given(pipeline_id: i64, version: &str, text: &str, path: &str) {
-    let args = [pipeline_id.into(), version.into(), text.into(), path.into()];
+pub fn record_given(pipeline_id: i64, meaning: &Meaning, text: &str, path: &str) {
+    let args = [pipeline_id.into(), meaning.version.as_str().into(), text.into(), path.into()];
     role::as_ledger(|| {
         if spi::first(KNOWN, &args, |_| ()).is_none() {
             // So that a claim which comes to the same version does not wait for this transaction.
             lock::try_exclusive(Key::Version { pipeline: pipeline_id });
             spi::run(RECORD_GIVEN, &args);
+            record_parts(pipeline_id, meaning);
         }
     });
+}
+
+const RECORD_PARTS: &str = "INSERT INTO backfill.version_part_data (pipeline_id, code_version, kind, name, definition)
+    SELECT $1, $2, p.kind, p.name, p.definition
+    FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4), pg_catalog.unnest($5)) AS p (kind, name, definition)
+    ON CONFLICT DO NOTHING";
+
+/// What a version depends on is the same however often it is recorded.
+fn record_parts(pipeline_id: i64, meaning: &Meaning) {
+    let column = |f: fn(&Part) -> &String| meaning.parts.iter().map(f).cloned().collect::<Vec<String>>();
+    let args = [
+        pipeline_id.into(),
+        meaning.version.as_str().into(),
+        column(|part| &part.kind).into(),
+        column(|part| &part.name).into(),
+        column(|part| &part.definition).into(),
+    ];
+    spi::run(RECORD_PARTS, &args);
 }
 
 const NEWEST: &str = "SELECT code_version FROM backfill.version_data

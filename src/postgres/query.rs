@@ -1,10 +1,9 @@
 //! Users' queries: one SELECT each, whose $1 and $2 are a window's bounds.
 
 use crate::error::{Code, Error, Result, faithful};
-use crate::postgres::author::Author;
 use crate::postgres::named::Named;
 use crate::postgres::table::Table;
-use crate::postgres::{digest, quote, settings};
+use crate::postgres::{quote, settings};
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 
@@ -26,17 +25,6 @@ pub fn check(text: &str, path: &str, target: pg_sys::Oid, zone: &str) -> Result<
         let columns: Vec<&str> = table.writable().into_iter().take(select.width()).collect();
         select.rows_for(&table, &columns);
         Ok(())
-    })
-}
-
-/// What a query means now, as a short text: neither its formatting nor its comments count, nor the settings
-/// of the session. Different names for the same thing do.
-pub fn fingerprint(author: &str, text: &str, path: &str) -> Result<String> {
-    let author = Author::named(author)?;
-    author.run(|| {
-        let path = settings::with_temporary_last(path);
-        let select = settings::for_query("UTC", &path, || Select::read(text))?;
-        Ok(select.fingerprint())
     })
 }
 
@@ -167,12 +155,9 @@ impl Select {
         }
     }
 
-    /// See [`fingerprint`]. The text that is hashed is the analysed query's, with every name qualified.
-    pub fn fingerprint(&self) -> String {
-        let text = settings::for_text(|| unsafe {
-            CStr::from_ptr(pg_sys::pg_get_querydef(copy(self.query), false)).to_bytes()
-        });
-        format!("sql:{}", digest::of_text(text))
+    /// The query as it was analysed, to be looked at.
+    pub fn analysed(&self) -> *const pg_sys::Query {
+        self.query
     }
 
     /// The rows that `INSERT INTO target (columns) <query>` would write, as a query of its own: PostgreSQL

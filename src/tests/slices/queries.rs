@@ -1,7 +1,7 @@
 //! Users' queries: what is taken for one, what it means, whose it is.
 
 use super::support::*;
-use crate::postgres::query;
+use crate::postgres::meaning;
 use pgrx::prelude::*;
 
 #[pg_schema]
@@ -69,7 +69,7 @@ mod tests {
             "CREATE SCHEMA other; CREATE TABLE public.source (at timestamptz, n int); CREATE TABLE other.source (at timestamptz, n int)",
         );
         let me = text("SELECT current_user::text");
-        let print = |sql: &str, path: &str| query::fingerprint(&me, sql, path).unwrap();
+        let print = |sql: &str, path: &str| meaning::of_text(&me, sql, path).unwrap().version.clone();
         let plain = print("SELECT at, n FROM source WHERE at >= $1 AND at < $2", "public");
         assert!(plain.starts_with("sql:") && plain.len() == 36);
         assert_eq!(

@@ -1,0 +1,89 @@
+//! What a pipeline's code means now, and what has changed in it.
+
+use crate::error::{Result, answer};
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::rights::Level;
+use crate::postgres::meaning;
+use crate::postgres::reach::Part;
+use crate::postgres::{role, settings, spi};
+use pgrx::prelude::*;
+use std::collections::BTreeMap;
+
+#[pg_extern(sql = false)]
+fn pipeline_version(pipeline: Option<String>) -> Option<String> {
+    answer(settings::pinned(|| version(pipeline)))
+}
+
+fn version(pipeline: Option<String>) -> Result<Option<String>> {
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Read)?;
+    Ok(match parts(&pipeline)? {
+        Some((version, _)) => Some(version),
+        None => pipeline.code_version,
+    })
+}
+
+/// The version of a pipeline's query now, and its parts; `None` without a query.
+fn parts(pipeline: &Pipeline) -> Result<Option<(String, Vec<Part>)>> {
+    let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) else { return Ok(None) };
+    let meaning = settings::with_patience(|| meaning::of_text(&pipeline.owner, query, path))?;
+    Ok(Some((meaning.version.clone(), meaning.parts.clone())))
+}
+
+/// The version of the slice of the newest window, and what it depended on when it was recorded.
+const BUILT: &str = "SELECT v.kind, v.name, v.definition FROM backfill.version_part_data v
+    WHERE v.pipeline_id = $1 AND v.code_version = (
+        SELECT r.code_version FROM backfill.run_data r
+        WHERE r.pipeline_id = $1 AND r.published_at IS NOT NULL AND r.run_kind <> 'withdrawn'
+        ORDER BY r.window_start DESC, r.turn DESC LIMIT 1)";
+
+type Row = (String, String, Option<String>, Option<String>, Option<String>);
+
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)] // pgrx reads the columns from the type.
+fn pipeline_explain_version(
+    pipeline: Option<String>,
+) -> TableIterator<
+    'static,
+    (
+        name!(kind, String),
+        name!(name, String),
+        name!(change, Option<String>),
+        name!(definition, Option<String>),
+        name!(before, Option<String>),
+    ),
+> {
+    TableIterator::new(answer(settings::pinned(|| explain(pipeline))))
+}
+
+fn explain(pipeline: Option<String>) -> Result<Vec<Row>> {
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Read)?;
+    let Some((_, now)) = parts(&pipeline)? else {
+        let stated = pipeline.code_version;
+        return Ok(vec![("code_version".to_owned(), String::new(), None, stated, None)]);
+    };
+    let built: BTreeMap<(String, String), String> = role::as_ledger(|| {
+        spi::read(BUILT, &[pipeline.id.into()], |row| ((row.at(1), row.at(2)), row.at(3)))
+    })
+    .into_iter()
+    .collect();
+    Ok(compare(now, built))
+}
+
+/// The parts of now beside those of before, and then those that are gone; without any before nothing is said to change.
+fn compare(now: Vec<Part>, mut before: BTreeMap<(String, String), String>) -> Vec<Row> {
+    let knows = !before.is_empty();
+    let mut rows = vec![];
+    for Part { kind, name, definition } in now {
+        let was = before.remove(&(kind.clone(), name.clone()));
+        let change = match &was {
+            _ if !knows => None,
+            None => Some("new"),
+            Some(was) if *was == definition => Some("same"),
+            Some(_) => Some("changed"),
+        };
+        rows.push((kind, name, change.map(str::to_owned), Some(definition), was));
+    }
+    let gone = before.into_iter();
+    rows.extend(gone.map(|((kind, name), was)| (kind, name, Some("gone".to_owned()), None, Some(was))));
+    rows
+}

@@ -1,0 +1,100 @@
+//! What a query means now, kept until something may have changed it.
+//!
+//! A claim and a publication ask for it each time. What was found is forgotten whenever PostgreSQL says that a table, a
+//! function, a type or anything else of that kind was changed, by whomever: as it forgets its own plans.
+
+use crate::error::Result;
+use crate::postgres::author::Author;
+use crate::postgres::query::Select;
+use crate::postgres::reach::{self, Part};
+use crate::postgres::{digest, settings};
+use pgrx::{pg_guard, pg_sys};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// All that the meaning of a query depends on.
+pub struct Meaning {
+    /// A short text that stands for it.
+    pub version: String,
+    /// The query first.
+    pub parts: Vec<Part>,
+}
+
+impl Meaning {
+    /// What an analysed query means that is read under a `search_path`. Its author and settings are the caller's to see to.
+    pub fn of(select: &Select, path: &str) -> Self {
+        let parts = reach::parts(select.analysed(), path);
+        let mut text = String::new();
+        for Part { kind, name, definition } in &parts {
+            // Lengths keep the parts apart.
+            text.push_str(&format!("{kind} {} {name} {} {definition}\n", name.len(), definition.len()));
+        }
+        Self { version: format!("sql:{}", digest::of_text(text.as_bytes())), parts }
+    }
+}
+
+type Key = (String, String, String);
+
+thread_local! {
+    static KNOWN: RefCell<HashMap<Key, Rc<Meaning>>> = RefCell::default();
+}
+
+/// What the text of an author means under a `search_path`: neither its formatting and its comments count, nor what it calls by
+/// a name that nobody else sees, nor the settings of the session.
+pub fn of_text(author: &str, text: &str, path: &str) -> Result<Rc<Meaning>> {
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+    let key = (author.to_owned(), text.to_owned(), path.to_owned());
+    if let Some(known) = KNOWN.with_borrow(|known| known.get(&key).cloned()) {
+        return Ok(known);
+    }
+    let meaning = Author::named(author)?.run(|| -> Result<Meaning> {
+        settings::for_query("UTC", &settings::with_temporary_last(path), || {
+            Ok(Meaning::of(&Select::read(text)?, path))
+        })
+    })?;
+    let meaning = Rc::new(meaning);
+    KNOWN.with_borrow_mut(|known| {
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(key, meaning.clone());
+    });
+    Ok(meaning)
+}
+
+/// How many are kept.
+const MOST: usize = 1_000;
+
+/// Called once, when the library is loaded.
+pub fn init() {
+    use pg_sys::SysCacheIdentifier as Cache;
+    let caches = [
+        Cache::AGGFNOID,
+        Cache::AUTHOID,
+        Cache::CASTSOURCETARGET,
+        Cache::COLLOID,
+        Cache::CONSTROID,
+        Cache::ENUMOID,
+        Cache::NAMESPACEOID,
+        Cache::OPEROID,
+        Cache::PROCOID,
+        Cache::TYPEOID,
+    ];
+    unsafe {
+        for cache in caches {
+            pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(at_change), pg_sys::Datum::null());
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_change(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
+    KNOWN.take();
+}
+
+/// A table was changed, or a policy or a default of one. PostgreSQL has room for few who want to hear of that, so that
+/// `ledger::fenced` passes it on.
+pub fn forget() {
+    KNOWN.take();
+}
