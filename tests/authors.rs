@@ -112,3 +112,22 @@ fn what_was_defined_takes_the_place_of_a_text_that_a_call_gave_for_it() {
         ["SELECT $1, 'another'"]
     );
 }
+
+#[test]
+fn a_function_that_only_shares_a_name_is_read_as_its_own_author() {
+    let (_database, mut owner, mut worker) = owner_and_worker(", what text", "");
+    let name: String = worker.one("SELECT current_user::text", &[]);
+    owner.run(
+        "CREATE FUNCTION named() RETURNS text LANGUAGE plpgsql AS $$ DECLARE helper text := 'x'; BEGIN RETURN helper; END $$",
+    );
+    worker.run(
+        "CREATE FUNCTION helper() RETURNS int LANGUAGE sql AS $$ SELECT cardinality('{1}'::watched[]) $$",
+    );
+    worker.run("TRUNCATE loot");
+    owner.run("SELECT pipeline_alter('own', jsonb_build_object('query', 'SELECT $1, named()'))");
+    assert_eq!(loot(&mut owner), [format!("{name}|f")]);
+    assert_eq!(
+        owner.lines("SELECT name FROM pipeline_explain_version('own') WHERE kind = 'function'"),
+        ["public.helper()", "public.named()"]
+    );
+}

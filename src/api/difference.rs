@@ -4,6 +4,7 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Plan};
+use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::together;
 use crate::ledger::window::Reading;
@@ -28,7 +29,7 @@ fn diff(plan_id: i64) -> Result<Vec<Composite>> {
     let plan = Plan::read(Reading::Stable, plan_id)?;
     let pipeline = Pipeline::by_id(plan.pipeline_id);
     rights::require(&pipeline, Level::Read)?;
-    let stage = together::stage_of(&plan)?;
+    let stage = PlanStage::of(Reading::Stable, &plan)?.relation;
     let target = pipeline.target.expect("a plan that is published together has a target");
     require_sight(target)?;
     let windows = together::shown(&plan);

@@ -10,6 +10,7 @@ use crate::ledger::publication::Closing;
 use crate::ledger::run::{self, Run};
 use crate::ledger::source::Built;
 use crate::ledger::together::{self, Staged};
+use crate::ledger::window::Reading;
 use crate::ledger::{audit, gate, several, version};
 use crate::postgres::datum::Span;
 use crate::postgres::segment::Segment;
@@ -34,7 +35,7 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     let target = pipeline.target.expect("a plan that is published together has a target");
     target::require_write(target, role::caller())?;
     target::require_read(target, role::caller())?;
-    let stage = together::stage_of(&plan)?;
+    let stage = PlanStage::of(Reading::Deciding, &plan)?;
     let windows = together::staged(&plan);
     together::require_whole(&pipeline, &plan, &windows)?;
     let publishing: Vec<_> =
@@ -50,7 +51,7 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     {
         return Err(redefined(&pipeline, &plan, before));
     }
-    together::note(&plan);
+    together::note(&plan, stage);
     Ok(windows.len() as i64)
 }
 
@@ -156,7 +157,7 @@ const KEPT: Span = Span { months: 0, days: 7, micros: 0 };
 /// A staged window that is being published.
 struct Publishing<'p> {
     window: &'p Staged,
-    stage: pg_sys::Oid,
+    stage: PlanStage,
     allow_shrink: Option<&'p str>,
 }
 
@@ -175,7 +176,7 @@ impl several::Window for Publishing<'_> {
     }
 
     fn build(&self, run: &Run, target: &Segment) -> Result<(Built, Option<String>)> {
-        let stage = PlanStage::open(self.stage, run)?;
+        let stage = PlanStage::open(self.stage.relation, run)?;
         let built = together::rows(run, self.window, &stage, target)?;
         built.inside(run, target)?;
         if !self.window.is_accepted {

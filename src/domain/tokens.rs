@@ -39,8 +39,9 @@ pub fn tokens(text: &str) -> Vec<Token> {
             '\'' => quoted(rest, '\'', false),
             '"' => {
                 let length = quoted(rest, '"', false);
-                let name = rest[..length].trim_matches('"').replace("\"\"", "\"");
-                tokens.push(Token::Name(name));
+                let inner = &rest[1..length];
+                let inner = inner.strip_suffix('"').unwrap_or(inner);
+                tokens.push(Token::Name(inner.replace("\"\"", "\"")));
                 rest = &rest[length..];
                 continue;
             }

@@ -16,6 +16,7 @@ use crate::ledger::plan::Plan;
 use crate::ledger::run::Run;
 use crate::ledger::source::{Built, Source};
 use crate::ledger::stage::{self, Purpose};
+use crate::ledger::window::Reading;
 use crate::postgres::rows::Rows;
 use crate::postgres::segment::Segment;
 use crate::postgres::table::{self, Table};
@@ -68,9 +69,24 @@ impl PlanStage {
         Ok(())
     }
 
-    pub fn find(plan_id: i64) -> Option<Self> {
-        let relation = role::as_ledger(|| spi::latest(FIND, &[plan_id.into()], |row| row.at(1)));
-        relation.into_iter().next().map(|relation| Self { plan_id, relation })
+    /// The stage of a plan (55000 where it has none).
+    pub fn of(reading: Reading, plan: &Plan) -> Result<Self> {
+        let args = [plan.id.into()];
+        let decode = |row: &spi::Row| row.at::<pg_sys::Oid>(1);
+        let found = role::as_ledger(|| match reading {
+            Reading::Stable => spi::read(FIND, &args, decode),
+            Reading::Deciding => spi::latest(FIND, &args, decode),
+        });
+        let relation = found.into_iter().next().filter(|relation| table::exists(*relation));
+        relation.map(|relation| Self { plan_id: plan.id, relation }).ok_or_else(|| {
+            let why = match plan.together {
+                true => format!("Its state is \"{}\".", plan.state),
+                false => "Its windows are published each by itself.".to_owned(),
+            };
+            Error::new(Code::NotInState, format!("plan {} has nothing staged", plan.id)).detail(why).hint(
+                "A plan with publish => 'together' stages its windows, from its approval until it is published or cancelled.",
+            )
+        })
     }
 
     /// The part of the stage that a window owns, locked.

@@ -23,7 +23,7 @@ use crate::ledger::permit::Holder;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Plan};
 use crate::ledger::takeover;
-use crate::ledger::{epoch, mark, sequence};
+use crate::ledger::{epoch, mark, sequence, several};
 use crate::postgres::{datum, role, spi};
 
 /// A window that the plan published.
@@ -69,34 +69,18 @@ pub fn published(plan: &Plan) -> Vec<Published> {
     })
 }
 
-/// How many windows an error names.
-const NAMED: usize = 5;
-
 /// Refuses to put back a part of the windows.
 pub fn require_whole(pipeline: &Pipeline, plan: &Plan, windows: &[Published]) -> Result<()> {
-    let cannot = |code, why: &str, detail: &str, hint: &str| {
-        Error::new(code, format!("plan {} cannot be reverted: {why}", plan.id)).detail(detail).hint(hint)
-    };
-    let refuse = |code, why: &str, hint: &str, speaks_against: &dyn Fn(&Published) -> Option<String>| {
-        let against = |window| speaks_against(window).map(|what| (window.start, what));
-        let found: Vec<(Instant, String)> = windows.iter().filter_map(against).collect();
+    let cannot = format!("plan {} cannot be reverted", plan.id);
+    let refuse = |code, why: &str, hint: &str, against: &dyn Fn(&Published) -> Option<String>| {
         let named =
-            found.iter().take(NAMED).map(|(start, what)| format!("{} {what}", pipeline.key_of(*start)));
-        let named = named.collect::<Vec<_>>().join("; ");
-        match found.len() {
-            0 => Ok(()),
-            1..=NAMED => Err(cannot(code, why, &format!("{named}."), hint)),
-            count => Err(cannot(code, why, &format!("{named}; and {} more.", count - NAMED), hint)),
-        }
+            |window: &Published| Some(format!("{} {}", pipeline.key_of(window.start), against(window)?));
+        several::require_none(&cannot, code, why, hint, windows.iter().filter_map(named).collect())
     };
     if windows.is_empty() {
-        let hint = "SELECT * FROM backfill.slice_history shows which plan made which slice.";
-        return Err(cannot(
-            Code::NotInState,
-            "it published nothing",
-            "No window has a slice that it made.",
-            hint,
-        ));
+        return Err(Error::new(Code::NotInState, format!("{cannot}: it published nothing"))
+            .detail("No window has a slice that it made.")
+            .hint("SELECT * FROM backfill.slice_history shows which plan made which slice."));
     }
     refuse(
         Code::NotInState,

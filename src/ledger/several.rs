@@ -4,7 +4,7 @@
 //! from one window to another: all of it is taken back to a savepoint, and begun again with the rows of all windows deleted
 //! before any are inserted. Nobody sees a difference, and what is broken then is broken by the new rows themselves.
 
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::ledger::gate;
 use crate::ledger::publication::{self, Closing};
 use crate::ledger::run::{self, Ending, Run};
@@ -29,6 +29,20 @@ pub trait Window {
 
     /// The new rows, and why they may be few.
     fn build(&self, run: &Run, target: &Segment) -> Result<(Built, Option<String>)>;
+}
+
+/// How many windows an error names.
+const NAMED: usize = 5;
+
+/// Refuses what cannot be done while something speaks against windows: `found`, each with its name.
+pub fn require_none(cannot: &str, code: Code, why: &str, hint: &str, found: Vec<String>) -> Result<()> {
+    let named = found[..found.len().min(NAMED)].join("; ");
+    let detail = match found.len() {
+        0 => return Ok(()),
+        1..=NAMED => format!("{named}."),
+        count => format!("{named}; and {} more.", count - NAMED),
+    };
+    Err(Error::new(code, format!("{cannot}: {why}")).detail(detail).hint(hint))
 }
 
 /// Exchanges all of them, for a call that holds the pipeline's decisions to the end of its transaction. Waits for whoever holds their rows, but not for long (55P03).

@@ -20,13 +20,13 @@ use crate::ledger::pipeline::{Definition, Pipeline};
 use crate::ledger::plan::{self, Plan, Request};
 use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::run::Run;
+use crate::ledger::several;
 use crate::ledger::source::Built;
 use crate::ledger::window::Reading;
 use crate::postgres::rows::Rows;
 use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::table::Column;
-use crate::postgres::{role, spi, table};
-use pgrx::pg_sys;
+use crate::postgres::{role, spi};
 
 /// A staged window.
 pub struct Staged {
@@ -76,26 +76,12 @@ pub fn shown(plan: &Plan) -> Vec<Staged> {
     role::as_ledger(|| spi::read(STAGED, &[plan.pipeline_id.into(), plan.id.into()], decode))
 }
 
-/// How many windows an error names.
-const NAMED: usize = 5;
-
 /// Refuses to publish a part of the windows: 55000 where one is locked, BF001 where one was handed out again.
 pub fn require_whole(pipeline: &Pipeline, plan: &Plan, windows: &[Staged]) -> Result<()> {
+    let cannot = format!("plan {} cannot be published", plan.id);
     let refuse = |code, why: &str, hint: &str, against: &dyn Fn(&Staged) -> Option<String>| {
-        let found: Vec<String> = windows
-            .iter()
-            .filter_map(|window| Some(format!("{} {}", pipeline.key_of(window.start), against(window)?)))
-            .collect();
-        if found.is_empty() {
-            return Ok(());
-        }
-        let more = match found.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            more => format!("; and {more} more"),
-        };
-        Err(Error::new(code, format!("plan {} cannot be published: {why}", plan.id))
-            .detail(format!("{}{more}.", found[..found.len().min(NAMED)].join("; ")))
-            .hint(hint))
+        let named = |window: &Staged| Some(format!("{} {}", pipeline.key_of(window.start), against(window)?));
+        several::require_none(&cannot, code, why, hint, windows.iter().filter_map(named).collect())
     };
     refuse(
         Code::NotInState,
@@ -207,28 +193,9 @@ const PUBLISHED: &str = "UPDATE backfill.plan_data
     SET state = 'published', published_by = $2, published_at = pg_catalog.clock_timestamp() WHERE plan_id = $1";
 
 /// Writes down that the plan is published, and has no use for its stage any more.
-pub fn note(plan: &Plan) {
+pub fn note(plan: &Plan, stage: PlanStage) {
     let by = role::name(role::caller());
     role::as_ledger(|| spi::run(PUBLISHED, &[plan.id.into(), by.as_str().into()]));
     plan::note(plan.id, "published", None);
-    if let Some(stage) = PlanStage::find(plan.id) {
-        stage.drop_if_idle();
-    }
+    stage.drop_if_idle();
 }
-
-/// The stage of a plan (55000 where it has none).
-pub fn stage_of(plan: &Plan) -> Result<pg_sys::Oid> {
-    let found = role::as_ledger(|| spi::read(STAGE, &[plan.id.into()], |row| row.at::<pg_sys::Oid>(1)));
-    let relation = found.into_iter().next().filter(|relation| table::exists(*relation));
-    relation.ok_or_else(|| {
-        let why = match plan.together {
-            true => format!("Its state is \"{}\".", plan.state),
-            false => "Its windows are published each by itself.".to_owned(),
-        };
-        Error::new(Code::NotInState, format!("plan {} has nothing staged", plan.id)).detail(why).hint(
-            "A plan with publish => 'together' stages its windows, from its approval until it is published or cancelled.",
-        )
-    })
-}
-
-const STAGE: &str = "SELECT relation::pg_catalog.oid FROM backfill.plan_stage_data WHERE plan_id = $1";

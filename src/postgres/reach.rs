@@ -6,6 +6,7 @@
 //! server of a major version.
 
 use crate::domain::tokens::{Token, tokens};
+use crate::postgres::author::Author;
 use crate::postgres::canonical::{self, each, is};
 use crate::postgres::{quote, role, settings, spi, subtransaction};
 use pgrx::{pg_guard, pg_sys};
@@ -253,9 +254,9 @@ impl Reach {
             let body = match (&function.source, function.body.as_deref()) {
                 // A body that was analysed when the function was made.
                 (_, Some(body)) => self.enter_body(body),
-                (Some(source), None) if function.is_sql => {
-                    self.enter_text(oid, source, &path).unwrap_or_else(|| self.enter_names(source, &path))
-                }
+                (Some(source), None) if function.is_sql => self
+                    .enter_text(oid, function.owner, source, &path)
+                    .unwrap_or_else(|| self.enter_names(source, &path)),
                 (Some(source), None) => self.enter_names(source, &path),
                 (None, None) => String::new(),
             };
@@ -286,10 +287,17 @@ impl Reach {
         }
     }
 
-    /// The body of an SQL function that is analysed when it is called; `None` where it cannot be analysed by itself.
-    fn enter_text(&mut self, oid: pg_sys::Oid, source: &str, path: &str) -> Option<String> {
-        let queries =
-            subtransaction::attempt(|| settings::for_query("UTC", path, || unsafe { analysed(oid, source) }));
+    /// The body of an SQL function that is analysed when it is called; `None` where it cannot be analysed by itself. To read the
+    /// constants in it may run checks of domains, as whoever wrote it: it may only share its name with what is called.
+    fn enter_text(
+        &mut self,
+        oid: pg_sys::Oid,
+        owner: pg_sys::Oid,
+        source: &str,
+        path: &str,
+    ) -> Option<String> {
+        let analyse = || settings::for_query("UTC", path, || unsafe { analysed(oid, source) });
+        let queries = subtransaction::attempt(|| Author::Role(owner).run(analyse));
         let queries = queries.ok()?;
         Some(queries.into_iter().map(|query| self.enter_queries(query.cast())).collect::<Vec<_>>().join("; "))
     }
@@ -386,6 +394,7 @@ struct Function {
     /// Functions that an aggregate is made of.
     inner: Vec<pg_sys::Oid>,
     types: Vec<pg_sys::Oid>,
+    owner: pg_sys::Oid,
 }
 
 impl Function {
@@ -400,6 +409,7 @@ impl Function {
             path: row.get(7),
             inner: row.at(8),
             types: row.at(9),
+            owner: row.at(10),
         }
     }
 }
