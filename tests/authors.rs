@@ -128,6 +128,6 @@ fn a_function_that_only_shares_a_name_is_read_as_its_own_author() {
     assert_eq!(loot(&mut owner), [format!("{name}|f")]);
     assert_eq!(
         owner.lines("SELECT name FROM pipeline_explain_version('own') WHERE kind = 'function'"),
-        ["public.helper()", "public.named()"]
+        ["public.helper()", "public.named()", "public.snoop(text)"]
     );
 }

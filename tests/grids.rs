@@ -3,7 +3,7 @@
 
 use crate::support::{Calls, daily, define, keys};
 use pgrx_tests::{Database, Failure, Session, assert_sqlstate};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Calls `pipeline_alter` and returns what it answers.
 fn alter(session: &mut Session, pipeline: &str, settings: &str) -> Result<String, Failure> {
@@ -495,13 +495,14 @@ fn claims_and_changes_of_the_grid_at_the_same_time_leave_no_window_off_the_grid(
     define(&mut judge, "fast", "'1 hour', date_trunc('hour', now()) - interval '4000 hours'", settings);
     judge.run("SELECT pool_define('live', 7)");
     judge.active_for("fast", "3990 hours");
-    // However loaded the machine is, the grid changes five times while others claim.
-    let over = AtomicBool::new(false);
+    // However loaded the machine is, the grid changes five times and more while others claim enough.
+    let (over, claimed) = (AtomicBool::new(false), AtomicUsize::new(0));
     let switched: i32 = database
         .many(8, |i, session| {
             let mut switched = 0;
             for turn in 0.. {
-                if switched == 5 || over.load(Ordering::Relaxed) {
+                let enough = switched >= 5 && claimed.load(Ordering::Relaxed) > 50;
+                if enough || over.load(Ordering::Relaxed) {
                     over.store(true, Ordering::Relaxed);
                     break;
                 }
@@ -521,6 +522,7 @@ fn claims_and_changes_of_the_grid_at_the_same_time_leave_no_window_off_the_grid(
                 } else {
                     for lease in session.try_claim("1, pipelines => ARRAY['fast']").unwrap() {
                         session.call("finish", lease.token);
+                        claimed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             }
@@ -528,8 +530,7 @@ fn claims_and_changes_of_the_grid_at_the_same_time_leave_no_window_off_the_grid(
         })
         .into_iter()
         .sum();
-    assert_eq!(switched, 5);
-    assert!(judge.count("backfill.runs") > 50);
+    assert!(switched >= 5 && judge.count("backfill.runs") > 50);
     let off = "SELECT r.window_key, r.window_start, r.window_end FROM backfill.runs r
                WHERE NOT EXISTS (SELECT FROM pipeline_windows('fast') w
                                  WHERE w.window_key = r.window_key AND w.window_start = r.window_start
