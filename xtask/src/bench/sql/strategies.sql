@@ -25,14 +25,22 @@ SELECT pool_define('backfill', 1),
        pipeline_define('facts', '1 day', '2024-01-01', target => 'facts', slice_column => 'at', time_zone => 'UTC',
                        query => 'SELECT * FROM source_0 WHERE at >= $1 AND at < $2');
 
--- One transaction a day. The statements know the number of the day, the version, and the bounds.
+-- One transaction a day. The statements know the number of the day, the version, and the bounds. A swap gives up where the
+-- reader holds the partition for too long; as a worker would, it is repeated, and the time counts.
 CREATE PROCEDURE replace_all(statements text, days int, version int, OUT seconds float8, OUT wal float8) LANGUAGE plpgsql AS $$
 DECLARE
     started timestamptz := clock_timestamp();
     place   pg_lsn      := pg_current_wal_insert_lsn();
 BEGIN
     FOR d IN 0..days - 1 LOOP
-        EXECUTE format(statements, d, version, day(d), day(d + 1));
+        LOOP
+            BEGIN
+                EXECUTE format(statements, d, version, day(d), day(d + 1));
+                EXIT;
+            EXCEPTION WHEN lock_not_available THEN
+                NULL;
+            END;
+        END LOOP;
         COMMIT;
     END LOOP;
     seconds := extract(epoch FROM clock_timestamp() - started);
