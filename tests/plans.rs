@@ -7,7 +7,7 @@ mod owning;
 mod pricing;
 mod progressing;
 mod proposing;
-mod reverting;
+pub mod reverting;
 mod reverting_beside;
 mod size;
 mod together;

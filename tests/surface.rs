@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 58] = [
+const ROUTINES: [(&str, &str, &str); 59] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -142,6 +142,7 @@ const ROUTINES: [(&str, &str, &str); 58] = [
     ("window_unlock", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
     ("window_unskip", "pipeline text, since backfill.bound, until backfill.bound, reason text", "bigint"),
     ("window_why", "pipeline text, window_key text", "text"),
+    ("slice_version", "target regclass, at timestamp with time zone", "text"),
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.

@@ -1,11 +1,13 @@
-//! What a pipeline's code means now, and what has changed in it.
+//! What a pipeline's code means now, what has changed in it, and which code built a slice.
 
-use crate::error::{Result, answer};
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::rights::Level;
+use crate::ledger::rights::{self, Level};
 use crate::postgres::meaning;
 use crate::postgres::reach::Part;
-use crate::postgres::{role, settings, spi};
+use crate::postgres::{quote, role, settings, spi};
+use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::BTreeMap;
 
@@ -86,4 +88,60 @@ fn compare(now: Vec<Part>, mut before: BTreeMap<(String, String), String>) -> Ve
     let gone = before.into_iter();
     rows.extend(gone.map(|((kind, name), was)| (kind, name, Some("gone".to_owned()), None, Some(was))));
     rows
+}
+
+/// Pipelines that fill a table or one that it is a partition of, also dropped ones: their slices stay.
+const FILLERS: &str = "SELECT p.pipeline_id, p.name, p.owner FROM backfill.pipeline_data p
+    WHERE p.target = ANY (ARRAY(
+        SELECT $1::pg_catalog.regclass UNION SELECT a.relid FROM pg_catalog.pg_partition_ancestors($1) a))
+    ORDER BY p.pipeline_id";
+
+/// The newest publication of the newest window that starts by then. Windows of a pipeline do not overlap: that is the one that
+/// holds the instant, if any does.
+const SLICE_AT: &str = "SELECT n.code_version, n.published_at
+    FROM (
+        SELECT r.* FROM backfill.run_data r
+        WHERE r.pipeline_id = $1 AND r.window_start <= $2 AND r.published_at IS NOT NULL
+        ORDER BY r.window_start DESC, r.turn DESC LIMIT 1
+    ) n
+    WHERE n.window_end > $2 AND n.run_kind <> 'withdrawn'";
+
+#[pg_extern(sql = false)]
+fn slice_version(target: Option<pg_sys::Oid>, at: Option<TimestampWithTimeZone>) -> Option<String> {
+    let at = at.and_then(|at| at.into_datum()).and_then(|datum| unsafe { Instant::from_datum(datum, false) });
+    answer(settings::pinned(|| match target.zip(at) {
+        Some((target, at)) => built_by(target, at),
+        None => Ok(None),
+    }))
+}
+
+/// What built the slice that a table holds for an instant. Of two pipelines, of which one was dropped, the one that published
+/// last counts.
+fn built_by(target: pg_sys::Oid, at: Instant) -> Result<Option<String>> {
+    let who = role::caller();
+    let fillers = role::as_ledger(|| {
+        spi::read(FILLERS, &[target.into()], |row| {
+            (row.at::<i64>(1), row.at::<String>(2), row.at::<String>(3))
+        })
+    });
+    let Some((_, name, owner)) = fillers.first() else {
+        return Err(Error::new(Code::Undefined, format!("no pipeline fills {}", quote::relation(target)))
+            .detail("It is the target of no pipeline, and of none that was dropped.")
+            .hint("SELECT pipeline, target FROM backfill.pipelines lists those that you may read."));
+    };
+    let readable: Vec<i64> = fillers
+        .iter()
+        .filter(|(id, _, owner)| rights::has(who, *id, owner, Level::Read))
+        .map(|(id, _, _)| *id)
+        .collect();
+    if readable.is_empty() {
+        return Err(rights::denied(who, name, owner, Level::Read));
+    }
+    let slices = readable.into_iter().flat_map(|id| {
+        role::as_ledger(|| {
+            let decode = |row: &spi::Row| (row.at::<Instant>(2), row.get::<String>(1));
+            spi::read(SLICE_AT, &[id.into(), at.into()], decode)
+        })
+    });
+    Ok(slices.max_by_key(|(published_at, _)| *published_at).and_then(|(_, version)| version))
 }

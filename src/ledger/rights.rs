@@ -78,22 +78,27 @@ pub fn require(pipeline: &Pipeline, level: Level) -> Result<()> {
     if has(who, pipeline.id, &pipeline.owner, level) {
         return Ok(());
     }
+    Err(denied(who, &pipeline.name, &pipeline.owner, level))
+}
+
+/// The error for a role that lacks `level` on a pipeline (42501).
+pub fn denied(who: pg_sys::Oid, pipeline: &str, owner: &str, level: Level) -> Error {
     let hint = match level {
-        Level::Owner => format!("Ask its owner \"{}\" or a superuser.", pipeline.owner),
+        Level::Owner => format!("Ask its owner \"{owner}\" or a superuser."),
         _ => format!(
             "Its owner can run SELECT pipeline_grant({}, {}, '{}').",
-            crate::postgres::quote::literal(&pipeline.name),
+            crate::postgres::quote::literal(pipeline),
             crate::postgres::quote::literal(&role::name(who)),
             level.name(),
         ),
     };
-    Err(Error::new(Code::Forbidden, format!("permission denied for pipeline \"{}\"", pipeline.name))
+    Error::new(Code::Forbidden, format!("permission denied for pipeline \"{pipeline}\""))
         .detail(format!(
             "The call needs level \"{}\"; the caller \"{}\" does not have it.",
             level.name(),
             role::name(who)
         ))
-        .hint(hint))
+        .hint(hint)
 }
 
 const ANYWHERE: &str = "SELECT DISTINCT grantee, level FROM backfill.grant_data
