@@ -91,6 +91,8 @@ CREATE TABLE backfill.version_data (
     query        text,
     query_path   text,
     first_seen   timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    -- The major version of PostgreSQL in whose words a query's meaning was written down.
+    server_major int         NOT NULL DEFAULT pg_catalog.current_setting('server_version_num')::int / 10000,
     PRIMARY KEY (pipeline_id, code_version)
 );
 COMMENT ON TABLE backfill.version_data IS 'Each code version of a pipeline; for SQL pipelines with the text that it stands for.';
@@ -104,6 +106,18 @@ CREATE TABLE backfill.version_part_data (
     PRIMARY KEY (pipeline_id, code_version, kind, name)
 );
 COMMENT ON TABLE backfill.version_part_data IS 'What the meaning of each version of a query depends on: the query itself, and the tables, views, functions and types that it reaches, as they were.';
+
+CREATE TABLE backfill.version_compatible_data (
+    pipeline_id bigint      NOT NULL REFERENCES backfill.pipeline_data,
+    old         text        NOT NULL,
+    new         text        NOT NULL,
+    reason      text        NOT NULL CHECK (pg_catalog.btrim(reason) <> ''),
+    said_by     text        NOT NULL,
+    said_at     timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (pipeline_id, old, new),
+    CHECK (old <> new)
+);
+COMMENT ON TABLE backfill.version_compatible_data IS 'Pairs of code versions of which somebody said that slices of both may stand side by side.';
 
 -- A history: a mark that was lifted stays, with who lifted it, when and why. The tokens order it among the runs without
 -- a clock, because a run has a token too.

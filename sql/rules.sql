@@ -1,5 +1,25 @@
 -- Rules that more than one call needs, each in one place.
 
+-- Versions that were said to be compatible, directly or over others, are one class, named by the smallest of them. Every
+-- other version is a class by itself, and so are all slices without one: COALESCE(class, code_version, 'unknown').
+-- Pipeline by pipeline, so that the question about one walks over no other's pairs.
+CREATE VIEW backfill.version_class_data AS
+SELECT p.pipeline_id, c.code_version, c.class
+FROM backfill.pipeline_data p
+CROSS JOIN LATERAL (
+    WITH RECURSIVE pair AS (
+        SELECT d.old AS one, d.new AS other FROM backfill.version_compatible_data d WHERE d.pipeline_id = p.pipeline_id
+        UNION ALL
+        SELECT d.new, d.old FROM backfill.version_compatible_data d WHERE d.pipeline_id = p.pipeline_id
+    ), reached AS (
+        SELECT one AS code_version, one AS other FROM pair
+        UNION
+        SELECT r.code_version, s.other FROM reached r JOIN pair s ON s.one = r.other
+    )
+    SELECT r.code_version, pg_catalog.min(r.other COLLATE "C") AS class FROM reached r GROUP BY r.code_version
+) c;
+COMMENT ON VIEW backfill.version_class_data IS 'The class of each code version that was said to be compatible with another. The one place of this rule.';
+
 -- Decisions that close a window. While one is in force nobody is handed the window. What a lock closes stays its plan's;
 -- a skip takes the window from the plan that owned it (plan_id) for good. Leases up to last_token are void, so that one
 -- that a decision ended does not come back when the decision is lifted.

@@ -145,7 +145,8 @@ FROM backfill.slice_history WHERE replaced_at IS NULL;
 COMMENT ON VIEW backfill.slices IS 'What each target holds for each window now: which token, code version, rows and digest.';
 
 CREATE VIEW backfill.versions WITH (security_barrier) AS
-SELECT v.name AS pipeline, COALESCE(ver.code_version, r.code_version) AS code_version, ver.query, ver.first_seen,
+SELECT v.name AS pipeline, COALESCE(ver.code_version, r.code_version) AS code_version,
+       COALESCE(c.class, ver.code_version, r.code_version) AS class, ver.query, ver.first_seen,
        r.first_used, r.last_used, COALESCE(r.runs, 0) AS runs
 FROM backfill.version_data ver
 FULL JOIN (
@@ -153,17 +154,35 @@ FULL JOIN (
            pg_catalog.count(*) AS runs
     FROM backfill.run_data WHERE code_version IS NOT NULL GROUP BY pipeline_id, code_version
 ) r ON r.pipeline_id = ver.pipeline_id AND r.code_version = ver.code_version
-JOIN backfill.readable_data v ON v.pipeline_id = COALESCE(ver.pipeline_id, r.pipeline_id);
-COMMENT ON VIEW backfill.versions IS 'Each code version of a pipeline, with its query where it has one, and its first and last use.';
+JOIN backfill.readable_data v ON v.pipeline_id = COALESCE(ver.pipeline_id, r.pipeline_id)
+LEFT JOIN backfill.version_class_data c ON c.pipeline_id = v.pipeline_id
+    AND c.code_version = COALESCE(ver.code_version, r.code_version);
+COMMENT ON VIEW backfill.versions IS 'Each code version of a pipeline, with its query where it has one, and its first and last use. Versions of one class were said to be compatible; backfill.compatible_versions says by whom and why.';
+
+CREATE VIEW backfill.compatible_versions WITH (security_barrier) AS
+SELECT v.name AS pipeline, d.old, d.new, d.reason, d.said_by, d.said_at
+FROM backfill.version_compatible_data d
+JOIN backfill.readable_data v ON v.pipeline_id = d.pipeline_id;
+COMMENT ON VIEW backfill.compatible_versions IS 'Pairs of code versions of which somebody said that slices of both may stand side by side, who, when and why; version_compatible_drop() takes it back.';
 
 CREATE VIEW backfill.version_mix WITH (security_barrier) AS
-SELECT target, pipeline, pg_catalog.jsonb_object_agg(code_version, windows) AS versions, pg_catalog.count(*) > 1 AS mixed
+SELECT t.target, v.name AS pipeline, pg_catalog.jsonb_object_agg(s.code_version, s.windows) AS versions,
+       pg_catalog.count(DISTINCT COALESCE(c.class, s.code_version)) > 1 AS mixed
 FROM (
-    SELECT target, pipeline, COALESCE(code_version, 'unknown') AS code_version, pg_catalog.count(*) AS windows
-    FROM backfill.slices WHERE target IS NOT NULL GROUP BY 1, 2, 3
+    SELECT r.pipeline_id, COALESCE(r.code_version, 'unknown') AS code_version, pg_catalog.count(*) AS windows
+    FROM (
+        SELECT DISTINCT ON (n.pipeline_id, n.window_start) n.pipeline_id, n.code_version, n.run_kind
+        FROM backfill.run_data n WHERE n.published_at IS NOT NULL
+        ORDER BY n.pipeline_id, n.window_start, n.turn DESC
+    ) r
+    WHERE r.run_kind <> 'withdrawn' GROUP BY 1, 2
 ) s
-GROUP BY target, pipeline;
-COMMENT ON VIEW backfill.version_mix IS 'Per target the code versions that built its slices, with their number of windows, and whether they are mixed.';
+JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
+JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
+JOIN backfill.target_data t ON t.oid = p.target
+LEFT JOIN backfill.version_class_data c ON c.pipeline_id = s.pipeline_id AND c.code_version = s.code_version
+GROUP BY t.target, s.pipeline_id, v.name;
+COMMENT ON VIEW backfill.version_mix IS 'Per target and pipeline the code versions that built its slices, with their number of windows, and whether they are mixed: whether they are of more than one class.';
 
 CREATE VIEW backfill.missed WITH (security_barrier) AS
 SELECT p.name AS pipeline, m.windows, m.oldest, m.newest
@@ -318,6 +337,6 @@ FROM backfill.version_mix m WHERE m.mixed;
 COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with the call that helps.';
 
 GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.window_marks, backfill.runs, backfill.leases, backfill.plans,
-    backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions,
+    backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions, backfill.compatible_versions,
     backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
     backfill.blocked, backfill.protections, backfill.unfenced_writes, backfill.attention TO PUBLIC;

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 76] = [
+pub const CALLS: [Call; 78] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -126,6 +126,8 @@ pub const CALLS: [Call; 76] = [
     call("pipeline_alter", Level::Owner, "SELECT pipeline_alter('clicks', '{\"backlog\": 7}')"),
     call("pipeline_audit", Level::Owner, "SELECT pipeline_audit('clicks', 'some', 'SELECT true FROM slice')"),
     call("pipeline_audit_drop", Level::Owner, "SELECT pipeline_audit_drop('clicks', 'any')"),
+    call("version_compatible", Level::Owner, "SELECT version_compatible('clicks', 'v1', 'v2', 'why')"),
+    call("version_compatible_drop", Level::Owner, "SELECT version_compatible_drop('clicks', 'v1', 'v3')"),
     call("pipeline_grant", Level::Owner, "SELECT pipeline_grant('clicks', 'postgres', 'read')"),
     call("pipeline_revoke", Level::Owner, "SELECT pipeline_revoke('clicks', 'postgres')"),
     call("pipeline_rename", Level::Owner, "SELECT pipeline_rename('clicks', 'hits')"),
@@ -179,6 +181,9 @@ impl World {
              RESET ROLE;
              SELECT pool_define('backfill', 8);
              SELECT pool_define('spare', 1);
+             INSERT INTO backfill.version_data (pipeline_id, code_version)
+             SELECT p.pipeline_id, v FROM backfill.pipeline_data p, unnest(ARRAY['v1', 'v2', 'v3']) v;
+             SELECT version_compatible('clicks', 'v1', 'v3', 'why');
              SELECT backfill_plan('clicks', '2024-01-01', '2024-02-01', 'history', effects => true, expect => 31);
              SELECT effect_emit(token, 'mail'), backfill_finish(token)
              FROM backfill_claim('w', pipelines => ARRAY['clicks'], window_key => '2024-01-31')"

@@ -99,6 +99,8 @@ impl Life {
              SELECT window_unlock('clicks', '2024-02-11', '2024-02-12', 'not that one');
              INSERT INTO clicks VALUES ('2024-02-20 12:00-05', 'old');
              SELECT window_adopt('clicks', '2024-02-20', '2024-02-21', 'legacy', 'the old job made it');
+             SELECT version_compatible('clicks', 'legacy', max(code_version), 'the old job was right')
+             FROM backfill.versions WHERE pipeline = 'clicks' AND code_version LIKE 'sql:%';
              SELECT window_mark_stale('clicks', '2024-02-20', '2024-02-21', 'late data');
              SELECT backfill_plan('clicks', '2024-02-01', '2024-02-04', 'a draft')",
         );
@@ -181,6 +183,7 @@ fn a_restored_database_answers_as_the_old_one_did() {
         "SELECT * FROM backfill.window_marks",
         "SELECT * FROM backfill.slice_history",
         "SELECT * FROM backfill.versions",
+        "SELECT * FROM backfill.compatible_versions",
         "SELECT * FROM backfill.version_mix",
         "SELECT * FROM backfill.quarantine",
         "SELECT * FROM backfill.kept_slices",

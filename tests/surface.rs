@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 59] = [
+const ROUTINES: [(&str, &str, &str); 61] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -130,6 +130,8 @@ const ROUTINES: [(&str, &str, &str); 59] = [
          allow_shrink text DEFAULT NULL, finish boolean DEFAULT true",
         "backfill.replacement",
     ),
+    ("version_compatible", "pipeline text, old text, new text, reason text", "text"),
+    ("version_compatible_drop", "pipeline text, old text, new text", "text"),
     (
         "window_adopt",
         "pipeline text, since backfill.bound, until backfill.bound, code_version text, reason text",
@@ -146,7 +148,7 @@ const ROUTINES: [(&str, &str, &str); 59] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 26] = [
+const COLUMNS: [(&str, &str); 28] = [
     (
         "difference",
         "window_key, window_start, changed, rows_now, rows_new, gone, fresh, digest_now, digest_new, columns, sample",
@@ -203,7 +205,9 @@ const COLUMNS: [(&str, &str); 26] = [
         "pipeline, target, operation, role, session_role, application_name, client_addr, first_seen, last_seen, \
          transactions, rows",
     ),
+    ("compatible_versions", "pipeline, old, new, reason, said_by, said_at"),
     ("version_mix", "target, versions, mixed"),
+    ("versions", "pipeline, code_version, class, query"),
     (
         "windows",
         "pipeline, window_key, window_start, window_end, state, code_version, plan_id, token, attempts, rows, \
@@ -566,7 +570,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 100] = [
+const ERRORS: [(&str, &str, &str); 103] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -644,6 +648,9 @@ const ERRORS: [(&str, &str, &str); 100] = [
     ("22004", "", "SELECT pipeline_audit('clicks', 'some', NULL)"),
     ("22023", "", "SELECT pipeline_audit('clicks', 'some', 'SELECT 1')"),
     ("42704", "", "SELECT pipeline_audit_drop('clicks', 'none')"),
+    ("22023", "", "SELECT version_compatible('clicks', 'v1', 'v2', ' ')"),
+    ("42704", "", "SELECT version_compatible('clicks', 'v1', 'none', 'why')"),
+    ("42704", "", "SELECT version_compatible_drop('clicks', 'v1', 'none')"),
     ("22023", "", "SELECT quarantine_accept({kept}, ' ')"),
     ("42704", "", "SELECT quarantine_accept({token}, 'why')"),
     ("42704", "", "SELECT quarantine_discard({token})"),

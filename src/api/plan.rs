@@ -10,7 +10,7 @@ use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selec
 use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{Reading, require_reason};
-use crate::ledger::{gate, grid, pool, price, sequence, version, writer};
+use crate::ledger::{compatible, gate, grid, pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, query, role, session, settings, spi};
@@ -249,11 +249,8 @@ pub fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<S
             .detail("Its code version is the fingerprint of the query.")
             .hint("Leave code_version out."));
         }
-        return version::for_person(pipeline, query, path)?.map(Some).ok_or_else(|| {
-            Error::new(Code::Serialization, "the code version is being recorded by another transaction")
-                .detail(format!("Pipeline \"{}\" was run under a new version just now.", pipeline.name))
-                .hint("Repeat the call.")
-        });
+        let now = version::for_person(pipeline, query, path)?;
+        return now.map(Some).ok_or_else(|| version::being_recorded(pipeline));
     }
     Ok(request.code_version.clone().or_else(|| pipeline.code_version.clone()))
 }
@@ -406,7 +403,8 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
     let now = Frozen::of(&selection.members);
     let version = frozen_version(pipeline, request)?;
     let redefined = plan.code_before.as_ref().is_some_and(|before| *before != pipeline.definition());
-    if frozen == now && version == plan.code_version && !redefined {
+    let is_same_version = compatible::is_same(pipeline.id, plan.code_version.as_deref(), version.as_deref());
+    if frozen == now && is_same_version && !redefined {
         return Ok(());
     }
     let owned = selection
@@ -426,7 +424,7 @@ fn revalidate(pipeline: &Pipeline, plan: &Plan, request: &Request, selection: &S
     }
     let mut differences =
         frozen.differences(&now, |position| pipeline.grid.window_key(position).unwrap_or_default());
-    if version != plan.code_version {
+    if !is_same_version {
         let shown = |v: &Option<String>| v.clone().unwrap_or_else(|| "none".to_owned());
         differences.push(format!(
             "the code version is {} instead of {}",

@@ -10,7 +10,7 @@ use crate::ledger::grid;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Ordering, Plan, Request, select_beside};
 use crate::ledger::window::require_reason;
-use crate::ledger::{pool, stop};
+use crate::ledger::{compatible, pool, stop};
 use crate::postgres::{datum, role, session, settings, spi};
 use pgrx::prelude::*;
 
@@ -191,7 +191,7 @@ fn extend(plan_id: Option<i64>) -> Result<i64> {
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;
     let version = frozen_version(&pipeline, &request)?;
-    if version != plan.code_version {
+    if !compatible::is_same(pipeline.id, plan.code_version.as_deref(), version.as_deref()) {
         return Err(Error::new(
             Code::OutOfDate,
             format!("plan {} cannot be extended: the code version has moved", plan.id),

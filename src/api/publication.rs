@@ -11,7 +11,7 @@ use crate::ledger::run::{self, Run};
 use crate::ledger::source::Built;
 use crate::ledger::together::{self, Staged};
 use crate::ledger::window::Reading;
-use crate::ledger::{audit, gate, several, version};
+use crate::ledger::{audit, compatible, gate, several, version};
 use crate::postgres::datum::Span;
 use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
@@ -117,7 +117,7 @@ fn require_same_code(
     }
     let Some((query, path)) = after.query.as_deref().zip(after.query_path.as_deref()) else { return Ok(()) };
     let now = version::for_person(pipeline, query, path)?;
-    if now == plan.code_version {
+    if compatible::is_same(pipeline.id, plan.code_version.as_deref(), now.as_deref()) {
         return Ok(());
     }
     let shown = |version: &Option<String>| version.clone().unwrap_or_else(|| "being recorded".to_owned());

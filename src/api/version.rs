@@ -2,11 +2,13 @@
 
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::compatible;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
+use crate::ledger::window::require_reason;
 use crate::postgres::meaning;
 use crate::postgres::reach::Part;
-use crate::postgres::{quote, role, settings, spi};
+use crate::postgres::{quote, role, session, settings, spi};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::collections::BTreeMap;
@@ -88,6 +90,52 @@ fn compare(now: Vec<Part>, mut before: BTreeMap<(String, String), String>) -> Ve
     let gone = before.into_iter();
     rows.extend(gone.map(|((kind, name), was)| (kind, name, Some("gone".to_owned()), None, Some(was))));
     rows
+}
+
+#[pg_extern(sql = false)]
+fn version_compatible(
+    pipeline: Option<String>,
+    old: Option<String>,
+    new: Option<String>,
+    reason: Option<String>,
+) -> &'static str {
+    answer(say_compatible(pipeline, old, new, reason))
+}
+
+fn say_compatible(
+    pipeline: Option<String>,
+    old: Option<String>,
+    new: Option<String>,
+    reason: Option<String>,
+) -> Result<&'static str> {
+    session::require_writable()?;
+    let reason = require_reason(reason)?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    compatible::record(&pipeline, &require_version("old", old)?, &require_version("new", new)?, &reason)
+}
+
+#[pg_extern(sql = false)]
+fn version_compatible_drop(
+    pipeline: Option<String>,
+    old: Option<String>,
+    new: Option<String>,
+) -> &'static str {
+    answer(take_back(pipeline, old, new))
+}
+
+fn take_back(pipeline: Option<String>, old: Option<String>, new: Option<String>) -> Result<&'static str> {
+    session::require_writable()?;
+    let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    compatible::take_back(&pipeline, &require_version("old", old)?, &require_version("new", new)?)?;
+    Ok("dropped")
+}
+
+fn require_version(argument: &str, given: Option<String>) -> Result<String> {
+    given.ok_or_else(|| {
+        Error::new(Code::NullValue, format!("{argument} must not be NULL"))
+            .detail("It is a code version of the pipeline.")
+            .hint("SELECT code_version FROM backfill.versions lists them.")
+    })
 }
 
 /// Pipelines that fill a table or one that it is a partition of, also dropped ones: their slices stay.

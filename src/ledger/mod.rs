@@ -6,6 +6,7 @@ pub mod allowance;
 pub mod audit;
 pub mod candidate;
 pub mod claim;
+pub mod compatible;
 pub mod effect;
 pub mod epoch;
 pub mod fenced;

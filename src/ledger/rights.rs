@@ -131,7 +131,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 44] = [
+pub const FUNCTIONS: [(&str, Level); 46] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -170,6 +170,8 @@ pub const FUNCTIONS: [(&str, Level); 44] = [
     ("pipeline_audit", Level::Owner),
     ("pipeline_audit_drop", Level::Owner),
     ("pipeline_rename", Level::Owner),
+    ("version_compatible", Level::Owner),
+    ("version_compatible_drop", Level::Owner),
     ("pipeline_drop", Level::Owner),
     ("pipeline_grant", Level::Owner),
     ("pipeline_revoke", Level::Owner),

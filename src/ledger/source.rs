@@ -6,7 +6,7 @@
 use crate::error::{Code, Error, Result, faithful};
 use crate::ledger::run::Run;
 use crate::ledger::stage::{self, Stage};
-use crate::ledger::version;
+use crate::ledger::{compatible, version};
 use crate::postgres::author::Author;
 use crate::postgres::executor::{self, Sight};
 use crate::postgres::meaning::{self, Meaning};
@@ -15,6 +15,7 @@ use crate::postgres::rows::Rows;
 use crate::postgres::segment::Segment;
 use crate::postgres::{quote, role, settings, table, target};
 use pgrx::pg_sys;
+use std::cell::OnceCell;
 
 /// What a call of `replace_partition` asks for, beside its token.
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ pub struct Source {
     columns: Option<Vec<String>>,
     /// The lease's own query must still be what the lease was given for.
     own: bool,
+    /// The version of that query that ran.
+    ran: OnceCell<String>,
 }
 
 /// New rows, and the columns of the target that they hold.
@@ -61,6 +64,7 @@ impl Source {
                 path: wish.path.clone(),
                 columns: None,
                 own: false,
+                ran: OnceCell::new(),
             });
         }
         if let Some(staging) = wish.staging {
@@ -95,6 +99,7 @@ impl Source {
             path: settings::with_temporary_last(run.query_path.as_deref().unwrap_or_default()),
             columns: None,
             own: true,
+            ran: OnceCell::new(),
         })
     }
 
@@ -105,7 +110,8 @@ impl Source {
 
     /// Rows that are built already, for somebody to write.
     pub fn written_by(author: Author) -> Self {
-        Self { author, text: String::new(), path: String::new(), columns: Some(vec![]), own: false }
+        let (text, path) = (String::new(), String::new());
+        Self { author, text, path, columns: Some(vec![]), own: false, ran: OnceCell::new() }
     }
 
     /// The rows of a table, its columns matched by name. What the target always generates is left to it.
@@ -136,6 +142,7 @@ impl Source {
             path: path.to_owned(),
             columns: Some(columns.into_iter().map(str::to_owned).collect()),
             own: false,
+            ran: OnceCell::new(),
         })
     }
 
@@ -192,8 +199,12 @@ impl Source {
         Ok(built)
     }
 
-    /// The version that the slice is built by: that of the lease, but for a query that the call gave in place of the lease's.
+    /// The version that the slice is built by: that of the lease, but for a query that ran under a compatible one, and for one that
+    /// the call gave in place of the lease's.
     pub fn version(&self, run: &Run) -> Result<Option<String>> {
+        if let Some(ran) = self.ran.get() {
+            return Ok(Some(ran.clone()));
+        }
         if self.own || self.columns.is_some() || run.query.is_none() {
             return Ok(run.code_version.clone());
         }
@@ -203,11 +214,21 @@ impl Source {
         Ok(Some(meaning.version))
     }
 
-    /// Refuses to run a query that is not any more what the lease was given for (BF004).
+    /// Refuses to run a query that is neither what the lease was given for, nor compatible with that (BF004).
     fn require_version(&self, run: &Run) -> Result<()> {
         let path = run.query_path.as_deref().unwrap_or_default();
         let now = &meaning::of_text(&run.pipeline.owner, &self.text, path)?.version;
-        if run.code_version.as_deref() == Some(now.as_str()) {
+        let stands = match (self.ran.get(), &run.code_version) {
+            (Some(ran), _) => ran == now,
+            (None, Some(leased)) if leased == now => true,
+            (None, Some(leased)) => {
+                version::recorded(&run.pipeline, &self.text, path)?;
+                compatible::are_same(run.pipeline.id, leased, now)
+            }
+            (None, None) => false,
+        };
+        if stands {
+            self.ran.get_or_init(|| now.clone());
             return Ok(());
         }
         Err(Error::new(

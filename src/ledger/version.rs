@@ -1,10 +1,12 @@
 //! Code versions of pipelines.
 
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
+use crate::ledger::compatible;
 use crate::ledger::pipeline::Pipeline;
 use crate::postgres::meaning::{self, Meaning};
 use crate::postgres::reach::Part;
 use crate::postgres::{lock, lock::Key, role, settings, spi, subtransaction};
+use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::PgSqlErrorCode;
 
@@ -24,18 +26,56 @@ const RECORD_GIVEN: &str = "INSERT INTO backfill.version_data (pipeline_id, code
 fn of_query(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<String>> {
     let meaning = meaning::of_text(&pipeline.owner, text, path)?;
     let args = [pipeline.id.into(), meaning.version.as_str().into(), text.into(), path.into()];
-    let recorded = role::as_ledger(|| {
+    let is_new = role::as_ledger(|| {
         if spi::first(KNOWN, &args, |_| ()).is_some() {
-            return true;
+            return Some(false);
         }
         if !lock::try_exclusive(Key::Version { pipeline: pipeline.id }) {
-            return false;
+            return None;
         }
         spi::run(RECORD, &args);
         record_parts(pipeline.id, &meaning);
-        true
+        Some(true)
     });
-    Ok(recorded.then(|| meaning.version.clone()))
+    if is_new == Some(true) {
+        compare_majors(pipeline, &meaning, text, path);
+    }
+    Ok(is_new.map(|_| meaning.version.clone()))
+}
+
+/// [`of_query`] where a query is run, or an error (40001).
+pub fn recorded(pipeline: &Pipeline, text: &str, path: &str) -> Result<String> {
+    of_query(pipeline, text, path)?.ok_or_else(|| being_recorded(pipeline))
+}
+
+pub fn being_recorded(pipeline: &Pipeline) -> Error {
+    Error::new(Code::Serialization, "the code version is being recorded by another transaction")
+        .detail(format!("Pipeline \"{}\" was run under a new version just now.", pipeline.name))
+        .hint("Repeat the call.")
+}
+
+const OF_OTHER_MAJOR: &str = "SELECT code_version, server_major FROM backfill.version_data
+    WHERE pipeline_id = $1 AND query = $2 AND query_path = $3 AND server_major <> $4
+    ORDER BY first_seen DESC LIMIT 1";
+
+const PARTS: &str = "SELECT kind, name, definition FROM backfill.version_part_data
+    WHERE pipeline_id = $1 AND code_version = $2";
+
+/// Another major version of PostgreSQL may write an unchanged definition in other words. What it wrote is read here once more,
+/// and where it then says the same the two versions are compatible.
+fn compare_majors(pipeline: &Pipeline, meaning: &Meaning, text: &str, path: &str) {
+    let major = pg_sys::PG_VERSION_NUM as i32 / 10_000;
+    let args = [pipeline.id.into(), text.into(), path.into(), major.into()];
+    let before =
+        role::as_ledger(|| spi::latest(OF_OTHER_MAJOR, &args, |row| (row.at::<String>(1), row.at::<i32>(2))));
+    let Some((version, before)) = before.into_iter().next() else { return };
+    let args = [pipeline.id.into(), version.as_str().into()];
+    let decode = |row: &spi::Row| Part { kind: row.at(1), name: row.at(2), definition: row.at(3) };
+    let parts = role::as_ledger(|| spi::latest_bulk(PARTS, &args, decode));
+    if meaning::says_the_same(&pipeline.owner, path, &parts, &meaning.parts) {
+        let reason = format!("the same definition under PostgreSQL {before} and {major}");
+        compatible::say(pipeline.id, &version, &meaning.version, &reason, "pg_backfill");
+    }
 }
 
 /// Records the version of a query that a call gave. No lease carries it.

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::postgres::author::Author;
 use crate::postgres::query::Select;
 use crate::postgres::reach::{self, Part};
-use crate::postgres::{digest, settings};
+use crate::postgres::{digest, settings, subtransaction};
 use pgrx::{pg_guard, pg_sys};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -61,6 +61,28 @@ pub fn of_text(author: &str, text: &str, path: &str) -> Result<Rc<Meaning>> {
         known.insert(key, meaning.clone());
     });
     Ok(meaning)
+}
+
+/// Whether two lists of parts say the same once each definition was read and written again by this server. What cannot be read
+/// says nothing.
+pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) -> bool {
+    let reworded = |part: &Part| {
+        let read = || {
+            let author = Author::named(author).ok()?;
+            author.run(|| {
+                settings::for_query("UTC", &settings::with_temporary_last(path), || reach::reworded(part))
+            })
+        };
+        subtransaction::attempt(read).ok().flatten()
+    };
+    let same = |was: &Part| {
+        let Some(is) = now.iter().find(|is| (&is.kind, &is.name) == (&was.kind, &was.name)) else {
+            return false;
+        };
+        let read = || reworded(was).is_some_and(|was| reworded(is) == Some(was));
+        was.definition == is.definition || read()
+    };
+    before.len() == now.len() && before.iter().all(same)
 }
 
 /// How many are kept.

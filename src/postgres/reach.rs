@@ -8,6 +8,7 @@
 use crate::domain::tokens::{Token, tokens};
 use crate::postgres::author::Author;
 use crate::postgres::canonical::{self, each, is};
+use crate::postgres::query::Select;
 use crate::postgres::{quote, role, settings, spi, subtransaction};
 use pgrx::{pg_guard, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,37 @@ pub fn parts(query: *const pg_sys::Query, path: &str) -> Vec<Part> {
     parts.sort();
     parts.insert(0, Part::new("query", "", canonical::text(query)));
     parts
+}
+
+const BY_NAME: &str = "SELECT p.oid FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE p.oid >= 16384
+      AND pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)) = $1";
+
+/// The definition of a part as this server would write it, were it given as text; `None` for what is no query. The author and
+/// the settings are the caller's to see to.
+pub fn reworded(part: &Part) -> Option<String> {
+    match part.kind.as_str() {
+        "query" | "view" => {
+            let select = Select::read(&part.definition).ok()?;
+            Some(canonical::text(select.analysed()))
+        }
+        "function" => {
+            let found = role::as_ledger(|| {
+                let oid = spi::latest(BY_NAME, &[part.name.as_str().into()], |row| row.at::<pg_sys::Oid>(1));
+                let oid = oid.into_iter().next()?;
+                spi::latest(FUNCTION, &[oid.into()], Function::decode)
+                    .into_iter()
+                    .next()
+                    .map(|found| (oid, found))
+            });
+            let (oid, function) = found.filter(|(_, function)| function.is_sql)?;
+            let body = part.definition.strip_prefix(&function.header)?;
+            let queries = Author::Role(function.owner).run(|| unsafe { analysed(oid, body) });
+            let texts: Vec<String> = queries.into_iter().map(|query| canonical::text(query)).collect();
+            Some(texts.join("; "))
+        }
+        _ => None,
+    }
 }
 
 /// Whether PostgreSQL itself brings an object.
