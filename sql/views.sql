@@ -166,23 +166,39 @@ JOIN backfill.readable_data v ON v.pipeline_id = d.pipeline_id;
 COMMENT ON VIEW backfill.compatible_versions IS 'Pairs of code versions of which somebody said that slices of both may stand side by side, who, when and why; version_compatible_drop() takes it back.';
 
 CREATE VIEW backfill.version_mix WITH (security_barrier) AS
-SELECT t.target, v.name AS pipeline, pg_catalog.jsonb_object_agg(s.code_version, s.windows) AS versions,
-       pg_catalog.count(DISTINCT COALESCE(c.class, s.code_version)) > 1 AS mixed
+SELECT t.target, v.name AS pipeline, pg_catalog.jsonb_object_agg(s.code_version, s.of_version) AS versions,
+       pg_catalog.count(DISTINCT COALESCE(c.class, s.code_version)) > 1 AS mixed,
+       pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+           'version', s.code_version, 'windows', s.windows,
+           'since', backfill.window_key(s.pipeline_id, s.since), 'until', backfill.window_key(s.pipeline_id, s.until))
+           ORDER BY s.since) AS ranges
 FROM (
-    SELECT r.pipeline_id, COALESCE(r.code_version, 'unknown') AS code_version, pg_catalog.count(*) AS windows
+    -- Neighbouring windows of one version are a range.
+    SELECT g.pipeline_id, g.code_version, g.range_no, pg_catalog.min(g.window_start) AS since,
+           pg_catalog.max(g.window_end) AS until, pg_catalog.count(*) AS windows,
+           pg_catalog.sum(pg_catalog.count(*)) OVER (PARTITION BY g.pipeline_id, g.code_version) AS of_version
     FROM (
-        SELECT DISTINCT ON (n.pipeline_id, n.window_start) n.pipeline_id, n.code_version, n.run_kind
-        FROM backfill.run_data n WHERE n.published_at IS NOT NULL
-        ORDER BY n.pipeline_id, n.window_start, n.turn DESC
-    ) r
-    WHERE r.run_kind <> 'withdrawn' GROUP BY 1, 2
+        SELECT f.*, pg_catalog.count(*) FILTER (WHERE f.is_first) OVER (PARTITION BY f.pipeline_id ORDER BY f.window_start) AS range_no
+        FROM (
+            SELECT r.pipeline_id, r.window_start, r.window_end, COALESCE(r.code_version, 'unknown') AS code_version,
+                   (r.code_version, r.window_start) IS DISTINCT FROM (pg_catalog.lag(r.code_version) OVER w, pg_catalog.lag(r.window_end) OVER w) AS is_first
+            FROM (
+                SELECT DISTINCT ON (n.pipeline_id, n.window_start) n.*
+                FROM backfill.run_data n WHERE n.published_at IS NOT NULL
+                ORDER BY n.pipeline_id, n.window_start, n.turn DESC
+            ) r
+            WHERE r.run_kind <> 'withdrawn'
+            WINDOW w AS (PARTITION BY r.pipeline_id ORDER BY r.window_start)
+        ) f
+    ) g
+    GROUP BY g.pipeline_id, g.code_version, g.range_no
 ) s
 JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
 JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.version_class_data c ON c.pipeline_id = s.pipeline_id AND c.code_version = s.code_version
 GROUP BY t.target, s.pipeline_id, v.name;
-COMMENT ON VIEW backfill.version_mix IS 'Per target and pipeline the code versions that built its slices, with their number of windows, and whether they are mixed: whether they are of more than one class.';
+COMMENT ON VIEW backfill.version_mix IS 'Per target and pipeline the code versions that built its slices, with their number of windows, whether they are mixed: whether they are of more than one class, and the ranges of neighbouring windows of each version, in the order of time, with bounds as backfill_plan() takes them.';
 
 CREATE VIEW backfill.missed WITH (security_barrier) AS
 SELECT p.name AS pipeline, m.windows, m.oldest, m.newest
@@ -332,7 +348,7 @@ SELECT 'paused pool', NULL, o.waiting, NULL, NULL, NULL, pg_catalog.format('pool
 FROM backfill.pools o WHERE o.paused
 UNION ALL
 SELECT 'mixed versions', m.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('its slices were built by %s', m.versions),
-       'plan the windows of the older version again'
+       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''outdated'');', m.pipeline)
 FROM backfill.version_mix m WHERE m.mixed;
 COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with the call that helps.';
 

@@ -467,7 +467,7 @@ fn rows_published_by_an_attempt_that_fails_are_on_record_as_its_slice() {
     assert_eq!(session.lines(slices), written);
     assert_eq!(
         session.lines("SELECT window_key, state FROM pipeline_windows('sales', '2024-03-01', '2024-03-03')"),
-        ["2024-03-01|failed", "2024-03-02|done"]
+        ["2024-03-01|failed", "2024-03-02|outdated"]
     );
     assert_eq!(session.lines("SELECT count(*) FROM sales"), ["40"]);
     assert_eq!(

@@ -206,7 +206,7 @@ const COLUMNS: [(&str, &str); 28] = [
          transactions, rows",
     ),
     ("compatible_versions", "pipeline, old, new, reason, said_by, said_at"),
-    ("version_mix", "target, versions, mixed"),
+    ("version_mix", "target, versions, mixed, ranges"),
     ("versions", "pipeline, code_version, class, query"),
     (
         "windows",

@@ -1,6 +1,7 @@
 //! The version of a query is that of its meaning: what changes that changes it, wherever it stands, and nothing else does.
 
 mod consumers;
+mod outdated;
 
 use crate::support::define;
 use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};

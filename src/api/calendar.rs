@@ -69,10 +69,14 @@ fn calendar(pipeline: Option<String>, since: Option<String>, until: Option<Strin
 /// A letter for each code version, where the windows that are done have several.
 struct Versions(Vec<String>);
 
+fn is_built(seen: &Seen) -> bool {
+    matches!(seen.state, State::Done | State::Outdated)
+}
+
 impl Versions {
     fn of(seen: &[Seen]) -> Self {
         let mut versions: Vec<String> = vec![];
-        for seen in seen.iter().filter(|seen| seen.state == State::Done) {
+        for seen in seen.iter().filter(|seen| is_built(seen)) {
             let version = version_of(seen);
             if !versions.iter().any(|known| known == version) {
                 versions.push(version.to_owned());
@@ -92,7 +96,7 @@ impl Versions {
     }
 
     fn glyph(&self, seen: &Seen) -> char {
-        let letter = if seen.state == State::Done { self.letter_of(seen) } else { None };
+        let letter = if is_built(seen) { self.letter_of(seen) } else { None };
         letter.unwrap_or(seen.state.glyph())
     }
 
@@ -100,7 +104,7 @@ impl Versions {
     fn legend(&self, seen: &[Seen]) -> Vec<String> {
         let mut counts: BTreeMap<(State, Option<char>), usize> = BTreeMap::new();
         for seen in seen {
-            let letter = if seen.state == State::Done { self.letter_of(seen) } else { None };
+            let letter = if is_built(seen) { self.letter_of(seen) } else { None };
             *counts.entry((seen.state, letter)).or_default() += 1;
         }
         let version_of = |letter| self.0.iter().enumerate().find(|(n, _)| Self::letter(*n) == Some(letter));

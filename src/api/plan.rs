@@ -148,7 +148,7 @@ pub fn propose(
         _ => request.concurrency.unwrap_or(slots.max(1)),
     };
     let code_version = frozen_version(pipeline, request)?;
-    let selection = select(pipeline, request, as_of)?;
+    let selection = select(pipeline, request, code_version.as_deref(), as_of)?;
     // Side by side the windows of a sequential plan would use the whole pool: the price of their order.
     let slots = match request.ordering {
         Ordering::Sequential => slots.max(1),
@@ -310,7 +310,7 @@ fn approve(plan_id: i64, windows: i64) -> Result<String> {
     let request = Request::read(&plan.request)?;
     request.require_order_of(&pipeline)?;
     request.require_target_of(&pipeline)?;
-    let selection = select(&pipeline, &request, plan.as_of)?;
+    let selection = select(&pipeline, &request, plan.code_version.as_deref(), plan.as_of)?;
     revalidate(&pipeline, &plan, &request, &selection)?;
     let mut members = selection.list(&pipeline);
     if request.ordering == Ordering::NewestFirst {

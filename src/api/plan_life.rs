@@ -204,7 +204,7 @@ fn extend(plan_id: Option<i64>) -> Result<i64> {
         spi::latest_bulk(LISTED, &[plan.id.into()], |row| pipeline.position_of(row.at(1)))
     });
     listed.sort_unstable();
-    let selection = select_beside(&listed, &pipeline, &request, now)?;
+    let selection = select_beside(&listed, &pipeline, &request, version.as_deref(), now)?;
     let added = selection.list(&pipeline);
     let (Some(first), Some(last)) = (added.first(), added.last()) else { return Ok(0) };
     let mut members = added.clone();

@@ -156,9 +156,8 @@ const SLICE_AT: &str = "SELECT n.code_version, n.published_at
 
 #[pg_extern(sql = false)]
 fn slice_version(target: Option<pg_sys::Oid>, at: Option<TimestampWithTimeZone>) -> Option<String> {
-    let at = at.and_then(|at| at.into_datum()).and_then(|datum| unsafe { Instant::from_datum(datum, false) });
     answer(settings::pinned(|| match target.zip(at) {
-        Some((target, at)) => built_by(target, at),
+        Some((target, at)) => built_by(target, Instant(i64::from(at))),
         None => Ok(None),
     }))
 }

@@ -251,6 +251,10 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
             record.slice_token.unwrap_or_default(),
             said()
         ),
+        State::Outdated => format!(
+            "It was built by code version \"{}\", and the pipeline runs another one now. A plan with mode => 'outdated' can build it again.",
+            record.code_version.as_deref().unwrap_or("unknown")
+        ),
         State::Adopted => format!(
             "Its rows were in the target before; they were adopted as code version \"{}\" {}.",
             record.code_version.as_deref().unwrap_or_default(),

@@ -9,6 +9,8 @@
 //!   missed ─▶ queued (in an approved plan) ─▶ leased
 //!      └────▶ adopted (its rows were in the target before)
 //!
+//!   done ─▶ outdated (the pipeline runs other code now), and back when that is taken back or said to mean the same
+//!
 //!   leased ─▶ staged ─▶ done, where its plan publishes all its windows together
 //!
 //!   done ─▶ missed, where its plan is reverted and it had no slice before; to done or stale where it had one
@@ -46,6 +48,8 @@ pub enum State {
     Refused,
     /// Its slice is published, and what it was built from has changed since, or a person said that it is out of date.
     Stale,
+    /// Its slice is published, and was built by other code than the pipeline runs now.
+    Outdated,
     /// Its slice was in the target before the ledger knew it.
     Adopted,
     /// Its slice is published.
@@ -59,7 +63,7 @@ pub enum State {
 }
 
 impl State {
-    pub const ALL: [State; 15] = [
+    pub const ALL: [State; 16] = [
         State::Leased,
         State::Staged,
         State::Retrying,
@@ -70,6 +74,7 @@ impl State {
         State::Failed,
         State::Refused,
         State::Stale,
+        State::Outdated,
         State::Adopted,
         State::Done,
         State::Eligible,
@@ -89,6 +94,7 @@ impl State {
             Self::Failed => "failed",
             Self::Refused => "refused",
             Self::Stale => "stale",
+            Self::Outdated => "outdated",
             Self::Adopted => "adopted",
             Self::Done => "done",
             Self::Eligible => "eligible",
@@ -110,6 +116,7 @@ impl State {
             Self::Failed => '!',
             Self::Refused => '?',
             Self::Stale => '*',
+            Self::Outdated => '%',
             Self::Adopted => '@',
             Self::Done => '#',
             Self::Eligible => ':',
@@ -190,6 +197,8 @@ pub struct Facts {
     pub has_slice: bool,
     /// The slice was marked since its run began.
     pub stale: bool,
+    /// The slice was built by another version than that of the pipeline now.
+    pub outdated: bool,
     /// The slice is one that was adopted.
     pub adopted: bool,
     /// The catchup rule admits it.
@@ -219,6 +228,7 @@ impl Facts {
             Some(Failed | Expired | Overdue) => State::Failed,
             Some(Refused) => State::Refused,
             _ if self.has_slice && self.stale => State::Stale,
+            _ if self.has_slice && self.outdated => State::Outdated,
             _ if self.has_slice && self.adopted => State::Adopted,
             _ if self.has_slice => State::Done,
             _ if !self.due => State::Future,
@@ -280,7 +290,10 @@ mod tests {
     fn a_slice_is_stale_before_it_is_adopted_and_neither_hides_what_will_run() {
         let adopted = Facts { newest: Some(Outcome::Done), has_slice: true, adopted: true, ..due() };
         assert_eq!(adopted.state(), State::Adopted);
-        let stale = Facts { stale: true, ..adopted };
+        let outdated = Facts { outdated: true, ..adopted };
+        assert_eq!(outdated.state(), State::Outdated);
+        assert_eq!(Facts { has_slice: false, newest: None, ..outdated }.state(), State::Missed);
+        let stale = Facts { stale: true, ..outdated };
         assert_eq!(stale.state(), State::Stale);
         assert_eq!(Facts { owned: true, ..stale }.state(), State::Queued);
         assert_eq!(Facts { owned: true, staged: true, ..stale }.state(), State::Staged);
@@ -309,7 +322,7 @@ mod tests {
             Some(Outcome::Revoked),
         ];
         for newest in outcomes {
-            for bits in 0..1024 {
+            for bits in 0..2048 {
                 let bit = |n: u32| bits >> n & 1 == 1;
                 let facts = Facts {
                     newest,
@@ -323,6 +336,7 @@ mod tests {
                     stale: bit(7),
                     adopted: bit(8),
                     staged: bit(9),
+                    outdated: bit(10),
                     due: true,
                 };
                 assert_ne!(facts.state(), State::Future, "{facts:?}");

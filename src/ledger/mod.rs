@@ -2,6 +2,7 @@
 
 pub mod acceptance;
 pub mod adoption;
+pub mod alike;
 pub mod allowance;
 pub mod audit;
 pub mod candidate;

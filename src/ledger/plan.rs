@@ -25,6 +25,7 @@ use crate::domain::calendar::Window;
 use crate::domain::lifecycle::State;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::alike::Alike;
 use crate::ledger::piece::{self, Piece};
 use crate::ledger::pipeline::{Definition, ON_GRID, Pipeline};
 use crate::ledger::window::{self, Bounds, Reading};
@@ -72,13 +73,20 @@ pub enum Mode {
     Failed,
     /// Those whose slice is stale.
     Stale,
+    /// Those whose slice was built by other code than the plan's.
+    Outdated,
 }
 
 impl Mode {
-    /// Why it leaves out a window that could be planned.
-    fn reason_to_decline(self, piece: &Piece) -> Option<&'static str> {
+    /// Why it leaves out a window that could be planned. `code` is the plan's, for [`Mode::Outdated`].
+    fn reason_to_decline(self, piece: &Piece, code: Option<&Alike>) -> Option<&'static str> {
+        let record = piece.record();
         match self {
-            Self::Missing if piece.record().slice_token.is_some() => Some("already done"),
+            Self::Outdated if record.slice_token.is_none() => Some("not built"),
+            Self::Outdated if code.is_some_and(|code| code.includes(record.code_version.as_deref())) => {
+                Some("built by this version")
+            }
+            Self::Missing if record.slice_token.is_some() => Some("already done"),
             Self::Failed if !matches!(piece.state, State::Failed | State::Refused) => Some("not failed"),
             Self::Stale if piece.state != State::Stale => Some("not stale"),
             _ => None,
@@ -94,31 +102,18 @@ pub enum Ordering {
     Sequential,
 }
 
-/// Values that the contract names and that a later release builds.
-const NOT_BUILT: [(&str, &str); 2] = [("mode", "outdated"), ("cascade", "true")];
-
-fn unsupported(argument: &str, given: &Value) -> Error {
-    let later = NOT_BUILT.iter().find(|(name, _)| *name == argument).map_or("this value", |(_, v)| v);
-    Error::new(Code::Unsupported, format!("{argument} => {given} is not supported yet"))
-        .detail(format!("This release does not build {argument}: {later}."))
-        .hint(format!("Leave {argument} at its default."))
-}
-
 fn text<'v>(object: &'v Map<String, Value>, name: &str) -> Option<&'v str> {
     object.get(name).and_then(Value::as_str)
 }
 
-fn one_of(object: &Map<String, Value>, name: &str, known: &[&str], built: &[&str]) -> Result<String> {
-    let given = text(object, name).unwrap_or(built[0]);
-    if built.contains(&given) {
-        return Ok(given.to_owned());
-    }
+fn one_of(object: &Map<String, Value>, name: &str, known: &[&str]) -> Result<String> {
+    let given = text(object, name).unwrap_or(known[0]);
     if known.contains(&given) {
-        return Err(unsupported(name, &Value::from(given)));
+        return Ok(given.to_owned());
     }
     Err(Error::new(Code::InvalidParameter, format!("{name} \"{given}\" is unknown"))
         .detail(format!("{name} is one of {}.", known.join(", ")))
-        .hint(format!("Leave {name} at its default, '{}'.", built[0])))
+        .hint(format!("Leave {name} at its default, '{}'.", known[0])))
 }
 
 /// Where the stored request keeps the `search_path` of its query.
@@ -127,21 +122,18 @@ pub const QUERY_PATH: &str = "query_path";
 impl Request {
     /// Reads the arguments of `backfill_plan`, or what a plan stored of them.
     pub fn read(object: &Map<String, Value>) -> Result<Self> {
-        if let Some(given) = object.get("cascade").filter(|cascade| **cascade == Value::Bool(true)) {
-            return Err(unsupported("cascade", given));
+        if object.get("cascade") == Some(&Value::Bool(true)) {
+            return Err(Error::new(Code::Unsupported, "cascade => true is not supported yet")
+                .detail("This release does not know which pipelines build on others.")
+                .hint("Leave cascade at its default."));
         }
         let publish = ["each", "together"];
-        let together = one_of(object, "publish", &publish, &publish)? == "together";
+        let together = one_of(object, "publish", &publish)? == "together";
         let on_failure = ["continue", "stop"];
-        let on_failure = one_of(object, "on_failure", &on_failure, &on_failure)?;
-        let mode = one_of(
-            object,
-            "mode",
-            &["all", "missing", "failed", "stale", "outdated"],
-            &["all", "missing", "failed", "stale"],
-        )?;
+        let on_failure = one_of(object, "on_failure", &on_failure)?;
+        let mode = one_of(object, "mode", &["all", "missing", "failed", "stale", "outdated"])?;
         let orderings = ["oldest_first", "newest_first", "sequential"];
-        let ordering = match one_of(object, "ordering", &orderings, &orderings)?.as_str() {
+        let ordering = match one_of(object, "ordering", &orderings)?.as_str() {
             "newest_first" => Ordering::NewestFirst,
             "sequential" => Ordering::Sequential,
             _ => Ordering::OldestFirst,
@@ -198,6 +190,7 @@ impl Request {
                 "missing" => Mode::Missing,
                 "failed" => Mode::Failed,
                 "stale" => Mode::Stale,
+                "outdated" => Mode::Outdated,
                 _ => Mode::All,
             },
             keys,
@@ -311,9 +304,14 @@ impl Selection {
     }
 }
 
-/// Selects by the clock `as_of`.
-pub fn select(pipeline: &Pipeline, request: &Request, as_of: Instant) -> Result<Selection> {
-    select_beside(&[], pipeline, request, as_of)
+/// Selects by the clock `as_of`, for a plan that runs a code version.
+pub fn select(
+    pipeline: &Pipeline,
+    request: &Request,
+    version: Option<&str>,
+    as_of: Instant,
+) -> Result<Selection> {
+    select_beside(&[], pipeline, request, version, as_of)
 }
 
 /// The same without the windows at these positions, which ascend: they are neither taken nor declined.
@@ -321,6 +319,7 @@ pub fn select_beside(
     listed: &[i64],
     pipeline: &Pipeline,
     request: &Request,
+    version: Option<&str>,
     as_of: Instant,
 ) -> Result<Selection> {
     let wanted = named_windows(pipeline, request)?;
@@ -346,6 +345,10 @@ pub fn select_beside(
     });
     let wanted = without(listed, wanted.unwrap_or_else(|| vec![bounds.positions.clone()]));
     let border = oldest_source.unwrap_or(i64::MIN);
+    let code = match request.mode {
+        Mode::Outdated => Some(code_of_plan(pipeline, version)?),
+        _ => None,
+    };
     let mut members = Vec::new();
     let mut declined: Vec<Declined> = Vec::new();
     for piece in pieces {
@@ -353,7 +356,7 @@ pub fn select_beside(
         for range in wanted[behind..].iter().take_while(|range| range.start <= piece.last()) {
             for range in [range.start..range.end.min(border), range.start.max(border)..range.end] {
                 let Some(piece) = piece.within(&pipeline.grid, &range) else { continue };
-                match reason_to_decline(&piece, request, newest_due, border) {
+                match reason_to_decline(&piece, request, code.as_ref(), newest_due, border) {
                     None => members.push(piece),
                     Some(reason) => decline(&mut declined, pipeline, &piece, reason),
                 }
@@ -363,6 +366,19 @@ pub fn select_beside(
     let windows = piece::count(&pipeline.grid, &members);
     window::require_countable(pipeline, windows, &bounds.positions)?;
     Ok(Selection { bounds, members, windows, declined })
+}
+
+/// What slices are compared with that may be outdated (22023 where the plan has no version).
+fn code_of_plan(pipeline: &Pipeline, version: Option<&str>) -> Result<Alike> {
+    let version = version.ok_or_else(|| {
+        Error::new(Code::InvalidParameter, "nothing says what is outdated")
+            .detail(format!(
+                "Neither the plan nor pipeline \"{}\" has a code version: its workers state what they run.",
+                pipeline.name
+            ))
+            .hint("Name the version that the windows are to be built by: code_version => '...'.")
+    })?;
+    Ok(Alike::to(Reading::Deciding, pipeline.id, version.to_owned()))
 }
 
 /// Ascending ranges without some of their positions.
@@ -431,6 +447,7 @@ pub const RETENTION: &str = "beyond source retention";
 fn reason_to_decline(
     piece: &Piece,
     request: &Request,
+    code: Option<&Alike>,
     newest_due: i64,
     oldest_source: i64,
 ) -> Option<String> {
@@ -440,7 +457,7 @@ fn reason_to_decline(
         _ if let Some(plan) = piece.record().owner_plan => Some(format!("owned by plan {plan}")),
         State::Leased | State::Retrying => Some("in flight".to_owned()),
         _ if piece.first() > newest_due => Some("not due".to_owned()),
-        _ if let Some(reason) = request.mode.reason_to_decline(piece) => Some(reason.to_owned()),
+        _ if let Some(reason) = request.mode.reason_to_decline(piece, code) => Some(reason.to_owned()),
         _ if piece.first() < oldest_source => Some(RETENTION.to_owned()),
         _ => None,
     }
@@ -514,11 +531,11 @@ impl Frozen {
 /// "Eligible" and "missed" differ by the clock and by other windows' progress alone.
 fn letter(state: State) -> char {
     match state {
-        State::Done => 'd',
+        // Which code built a slice is compared with the slices' tokens, and what the pipeline runs with its version.
+        State::Done | State::Outdated | State::Adopted => 'd',
         State::Failed => 'f',
         State::Refused => 'r',
         State::Stale => 's',
-        State::Adopted => 'a',
         _ => 'n',
     }
 }

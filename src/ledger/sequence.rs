@@ -68,7 +68,7 @@ pub fn is_ready(pipeline: &Pipeline, window_start: Instant) -> bool {
 fn is_settled(piece: &Piece) -> bool {
     let record = piece.record();
     match piece.state {
-        State::Skipped | State::Stale | State::Adopted | State::Done => true,
+        State::Skipped | State::Stale | State::Outdated | State::Adopted | State::Done => true,
         // What is locked stays what it is: that is what locks are for.
         State::Locked => {
             let failed = [Outcome::Failed, Outcome::Expired, Outcome::Refused].map(Some);
@@ -103,7 +103,7 @@ pub fn judge<Z: Zone>(grid: &Timeline<Z>, all: Vec<Piece>) -> Vec<Piece> {
     let mut stale = false;
     for mut piece in all {
         stale |= piece.record().slice_token.is_some_and(|token| token < newest_change);
-        if stale && matches!(piece.state, State::Adopted | State::Done) {
+        if stale && matches!(piece.state, State::Outdated | State::Adopted | State::Done) {
             piece.state = State::Stale;
         }
         newest_change = newest_change.max(piece.record().changed_by.unwrap_or(0)).max(withdrawn_by(&piece));

@@ -3,6 +3,7 @@
 use crate::error::{Code, Error, Result};
 use crate::ledger::compatible;
 use crate::ledger::pipeline::Pipeline;
+use crate::ledger::window::Reading;
 use crate::postgres::meaning::{self, Meaning};
 use crate::postgres::reach::Part;
 use crate::postgres::{lock, lock::Key, role, settings, spi, subtransaction};
@@ -132,6 +133,28 @@ pub fn for_claim(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> 
         }
         _ => {}
     }
+    newest(Reading::Deciding, pipeline, text, path)
+}
+
+/// The newest version that a text was known under.
+fn newest(reading: Reading, pipeline: &Pipeline, text: &str, path: &str) -> Option<String> {
     let args = [pipeline.id.into(), text.into(), path.into()];
-    role::as_ledger(|| spi::latest(NEWEST, &args, |row| row.at(1))).into_iter().next()
+    let found = role::as_ledger(|| match reading {
+        Reading::Stable => spi::read(NEWEST, &args, |row| row.at(1)),
+        Reading::Deciding => spi::latest(NEWEST, &args, |row| row.at(1)),
+    });
+    found.into_iter().next()
+}
+
+/// The version of what the pipeline runs now, for whoever only looks at windows: nothing is recorded, nobody is waited for, and a
+/// query that cannot be read now has the newest version that it was known under. `None` where workers say what they run.
+pub fn shown(reading: Reading, pipeline: &Pipeline) -> Option<String> {
+    let (Some(text), Some(path)) = (&pipeline.query, &pipeline.query_path) else {
+        return pipeline.code_version.clone();
+    };
+    let read = || settings::without_patience(|| meaning::of_text(&pipeline.owner, text, path));
+    match subtransaction::attempt(read) {
+        Ok(Ok(meaning)) => Some(meaning.version.clone()),
+        _ => newest(reading, pipeline, text, path),
+    }
 }

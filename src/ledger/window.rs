@@ -7,6 +7,7 @@ use crate::domain::lifecycle::{Facts, Mark, Outcome, State};
 use crate::domain::timeline::EVER;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::alike::Alike;
 use crate::ledger::grid;
 use crate::ledger::piece::{self, Piece, Seen};
 use crate::ledger::pipeline::{ON_GRID, Pipeline};
@@ -137,7 +138,7 @@ pub fn look_at_all(pipeline: &Pipeline, now: Instant) -> Vec<Piece> {
     let records = role::as_ledger(|| records(Reading::Stable, pipeline, EVER, Instant(i64::MAX)));
     let newest = records.last().map_or(i64::MIN, |(position, _)| *position);
     let all = pipeline.grid.first..newest.max(pipeline.newest_due(now)) + 1;
-    let pieces = assemble(pipeline, all, records, now);
+    let pieces = assemble(Reading::Stable, pipeline, all, records, now);
     if pipeline.depends_on_past { sequence::judge(&pipeline.grid, pieces) } else { pieces }
 }
 
@@ -171,10 +172,11 @@ pub fn look_at_each(
     let at = |position| pipeline.grid.boundary(position).map_err(out_of_range);
     let (since, until) = (at(positions.start)?, at(positions.end)?);
     let records = role::as_ledger(|| records(reading, pipeline, since, until));
-    Ok(assemble(pipeline, positions, records, now))
+    Ok(assemble(reading, pipeline, positions, records, now))
 }
 
 fn assemble(
+    reading: Reading,
     pipeline: &Pipeline,
     positions: Range<i64>,
     records: Vec<(i64, Record)>,
@@ -182,6 +184,8 @@ fn assemble(
 ) -> Vec<Piece> {
     let admission = admission(pipeline, now);
     let newest_due = pipeline.newest_due(now);
+    let has_slices = records.iter().any(|(_, record)| record.slice_token.is_some());
+    let current = has_slices.then(|| Alike::to_current(reading, pipeline)).flatten();
     let state_of = |position: i64, record: &Record| {
         let said = record.said.as_ref().map(|said| said.mark);
         let facts = Facts {
@@ -195,6 +199,7 @@ fn assemble(
             staged: record.newest == Some(Outcome::Done) && record.owner_plan == Some(record.plan_id),
             has_slice: record.slice_token.is_some(),
             stale: said == Some(Mark::Stale),
+            outdated: current.as_ref().is_some_and(|code| !code.includes(record.code_version.as_deref())),
             adopted: said == Some(Mark::Adopted),
             admitted: admission.contains(position),
             due: position <= newest_due,
