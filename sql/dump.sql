@@ -10,7 +10,7 @@ BEGIN
         'plan_window_data', 'plan_cursor_data', 'plan_hole_data', 'plan_stop_data', 'plan_declined_data',
         'plan_event_data', 'plan_event_data_event_id_seq',
         'epoch_data', 'token_seq', 'run_data', 'requeue_data', 'stage_data', 'plan_stage_data', 'kept_data', 'kept_row_data',
-        'effect_data', 'effect_data_effect_id_seq', 'suppression_data'
+        'verification_data', 'effect_data', 'effect_data_effect_id_seq', 'suppression_data'
     ] LOOP
         PERFORM pg_catalog.pg_extension_config_dump(('backfill.' OPERATOR(pg_catalog.||) kept)::pg_catalog.regclass, '');
     END LOOP;

@@ -16,7 +16,7 @@ CREATE TABLE backfill.plan_data (
     generation    int         NOT NULL DEFAULT 0,  -- counts retries and extensions: each gives claims new windows
     code_version  text,
     runs_query    boolean     NOT NULL,   -- the version is that of a query
-    publish       text        NOT NULL CHECK (publish IN ('each', 'together')),
+    publish       text        NOT NULL CHECK (publish IN ('each', 'together', 'none')),  -- none: a verification
     -- what a plan with code of its own will put in its place: NULL where the plan runs the pipeline's
     code_before   jsonb       CHECK (code_before IS NULL OR publish = 'together'),
     effects       boolean     NOT NULL,
@@ -57,6 +57,7 @@ CREATE TABLE backfill.plan_data (
     CHECK (pg_catalog.num_nonnulls(published_by, published_at) IN (0, 2)),
     CHECK (CASE state WHEN 'published' THEN published_at IS NOT NULL WHEN 'reverted' THEN true ELSE published_at IS NULL END),
     CHECK (published_at IS NULL OR publish = 'together'),
+    CHECK (publish <> 'none' OR NOT effects),
     CHECK ((state = 'reverted') = (reverted_at IS NOT NULL)),
     CHECK (pg_catalog.num_nonnulls(reverted_by, reverted_at, revert_reason) IN (0, 3)),
     CHECK ((paused_at IS NULL) = (paused_by IS NULL)),

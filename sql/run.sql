@@ -24,7 +24,7 @@ CREATE TABLE backfill.run_data (
     attempt        int         NOT NULL,                -- counts within the plan or the live right
     seq            bigint      NOT NULL,                -- place in the plan; position of a live window
     in_order       boolean     NOT NULL,                -- handed out as the next of its plan; not asked for by its key
-    run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill', 'adopted', 'reverted', 'withdrawn')),
+    run_kind       text        NOT NULL CHECK (run_kind IN ('scheduled', 'catchup', 'backfill', 'verify', 'adopted', 'reverted', 'withdrawn')),
     pool_id        int         NOT NULL,
     pool_slot      int         NOT NULL,
     pool_gen       bigint      NOT NULL,
@@ -51,9 +51,11 @@ CREATE TABLE backfill.run_data (
     together       boolean     NOT NULL DEFAULT false,  -- its plan publishes all windows at once: once done it is staged
     has_effects    boolean     NOT NULL DEFAULT false,  -- it emitted some that its end makes ready
     restores       bigint,                              -- the run that made the slice which this one put back
-    CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (outcome <> 'done' OR together OR published_at IS NOT NULL)),
+    CHECK ((ended_at IS NULL) = (outcome IS NULL) AND (outcome <> 'done' OR together OR run_kind = 'verify' OR published_at IS NOT NULL)),
     -- What is staged is published once, by backfill_publish(), after it ended.
     CHECK (NOT together OR plan_id > 0 AND (published_at IS NULL OR outcome = 'done')),
+    -- A verification publishes nothing, whatever becomes of it.
+    CHECK (run_kind <> 'verify' OR plan_id > 0 AND NOT together AND NOT has_effects AND published_at IS NULL),
     -- Rows that were in the target before the ledger knew them: nobody produced them under a lease.
     CHECK (run_kind <> 'adopted' OR outcome = 'done' AND attempt = 0 AND worker IS NULL),
     -- A plan was reverted: an earlier slice is there again under this token, or (withdrawn) none is, as before the plan.

@@ -76,8 +76,8 @@ SELECT r.token, v.name AS pipeline, backfill.window_key(r.pipeline_id, r.window_
        r.run_kind, NULLIF(r.plan_id, 0) AS plan_id, r.attempt,
        COALESCE(r.claim_version, r.code_version) AS code_version, COALESCE(pl.effects, true) AS effects, r.as_of, t.target,
        CASE WHEN r.together THEN (SELECT g.relation FROM backfill.plan_stage_data g WHERE g.plan_id = r.plan_id)
-            ELSE t.target END AS write_to,
-       CASE WHEN r.together THEN 'together' ELSE 'each' END AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
+            WHEN r.run_kind <> 'verify' THEN t.target END AS write_to,
+       CASE WHEN r.together THEN 'together' WHEN r.run_kind = 'verify' THEN 'none' ELSE 'each' END AS publish, ver.query, pl.params, p.lease_for, r.lease_until AS expires_at,
        r.worker, r.role, r.started_at, r.beat_at, r.progress
 FROM backfill.open_run_data open
 JOIN backfill.run_void_data r ON r.token = open.token
@@ -199,6 +199,22 @@ JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.version_class_data c ON c.pipeline_id = s.pipeline_id AND c.code_version = s.code_version
 GROUP BY t.target, s.pipeline_id, v.name;
 COMMENT ON VIEW backfill.version_mix IS 'Per target and pipeline the code versions that built its slices, with their number of windows, whether they are mixed: whether they are of more than one class, and the ranges of neighbouring windows of each version, in the order of time, with bounds as backfill_plan() takes them.';
+
+CREATE VIEW backfill.verifications WITH (security_barrier) AS
+SELECT d.plan_id, v.name AS pipeline, backfill.window_key(d.pipeline_id, d.window_start) AS window_key, d.window_start,
+       d.token, d.slice_token, d.slice_version, d.code_version, d.same, d.rows_published, d.rows_rebuilt,
+       d.only_published, d.only_rebuilt, d.columns, d.cause, d.verified_at,
+       d.slice_token = (
+           SELECT s.token FROM backfill.run_data s
+           WHERE s.pipeline_id = d.pipeline_id AND s.window_start = d.window_start AND s.published_at IS NOT NULL
+           ORDER BY s.turn DESC LIMIT 1)
+       AND NOT EXISTS (
+           SELECT FROM backfill.verification_data n JOIN backfill.run_data o ON o.token = n.token AND o.outcome = 'done'
+           WHERE n.pipeline_id = d.pipeline_id AND n.window_start = d.window_start AND n.token > d.token) AS is_newest
+FROM backfill.verification_data d
+JOIN backfill.run_data r ON r.token = d.token AND r.outcome = 'done'
+JOIN backfill.readable_data v ON v.pipeline_id = d.pipeline_id;
+COMMENT ON VIEW backfill.verifications IS 'Windows that were built again under token for backfill_verify(), held to the slice of slice_token. same: the same rows came of it, as multisets. only_published and only_rebuilt count the rows that one side has and the other has not; columns names those in which they differ, where rows of both sides do; cause is the likeliest reason, with what helps. is_newest: the slice is still there, and no later verification of it has ended. What could not be compared is NULL.';
 
 CREATE VIEW backfill.missed WITH (security_barrier) AS
 SELECT p.name AS pipeline, m.windows, m.oldest, m.newest
@@ -347,6 +363,12 @@ SELECT 'paused pool', NULL, o.waiting, NULL, NULL, NULL, pg_catalog.format('pool
        pg_catalog.format('SELECT pool_resume(%L);', o.pool)
 FROM backfill.pools o WHERE o.paused
 UNION ALL
+SELECT 'not reproduced', v.pipeline, pg_catalog.count(*), pg_catalog.min(v.window_start), pg_catalog.max(v.window_start),
+       pg_catalog.max(v.plan_id), pg_catalog.format('built again, they came out otherwise: %s', pg_catalog.min(v.cause)),
+       pg_catalog.format('SELECT * FROM backfill.verifications WHERE pipeline = %L AND is_newest AND NOT same;', v.pipeline)
+FROM backfill.verifications v WHERE v.is_newest AND NOT v.same
+GROUP BY v.pipeline
+UNION ALL
 SELECT 'mixed versions', m.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('its slices were built by %s', m.versions),
        pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''outdated'');', m.pipeline)
 FROM backfill.version_mix m WHERE m.mixed;
@@ -354,5 +376,5 @@ COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with th
 
 GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.window_marks, backfill.runs, backfill.leases, backfill.plans,
     backfill.plan_declined, backfill.plan_events, backfill.slice_history, backfill.slices, backfill.versions, backfill.compatible_versions,
-    backfill.version_mix, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
+    backfill.version_mix, backfill.verifications, backfill.missed, backfill.effects, backfill.pools, backfill.workers,
     backfill.blocked, backfill.protections, backfill.unfenced_writes, backfill.attention TO PUBLIC;

@@ -38,10 +38,11 @@ extension_sql_file!("../sql/stage.sql", name = "stage", requires = ["rules"]);
 extension_sql_file!("../sql/effect.sql", name = "effect", requires = ["stage"]);
 extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["effect"]);
 extension_sql_file!("../sql/plan_functions.sql", name = "plan_functions", requires = ["lease"]);
+extension_sql_file!("../sql/verification.sql", name = "verification", requires = ["plan_functions"]);
 extension_sql_file!(
     "../sql/pipeline_functions.sql",
     name = "pipeline_functions",
-    requires = ["plan_functions"]
+    requires = ["verification"]
 );
 extension_sql_file!(
     "../sql/window_functions.sql",

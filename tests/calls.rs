@@ -89,6 +89,7 @@ pub const CALLS: [Call; 78] = [
     call("backfill_extend", Level::Operate, "SELECT backfill_extend(1)"),
     call("backfill_publish", Level::Operate, "SELECT backfill_publish(4)"),
     call("backfill_revert", Level::Operate, "SELECT backfill_revert(3, 'why')"),
+    call("backfill_verify", Level::Operate, "SELECT * FROM backfill_verify('clicks', NULL, '2024-03-01')"),
     call("window_skip", Level::Operate, "SELECT window_skip('clicks', '2024-04-01', '2024-04-02', 'why')"),
     call(
         "window_unskip",

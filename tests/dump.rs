@@ -105,6 +105,8 @@ impl Life {
              SELECT backfill_plan('clicks', '2024-02-01', '2024-02-04', 'a draft')",
         );
         admin.run("CALL backfill_work(pipelines => ARRAY['clicks'], max_windows => 1)");
+        admin.run("SELECT backfill_verify('days', '2023-01-01', '2023-02-01')");
+        admin.run("CALL backfill_work(pipelines => ARRAY['days'], max_windows => 1)");
         let refused = claim(&mut admin, "clicks");
         admin.run(&format!(
             "SELECT backfill_stage({refused}); INSERT INTO backfill.stage_{refused} VALUES ('2024-01-02', 'bad');
@@ -187,6 +189,7 @@ fn a_restored_database_answers_as_the_old_one_did() {
         "SELECT * FROM backfill.version_mix",
         "SELECT * FROM backfill.quarantine",
         "SELECT * FROM backfill.kept_slices",
+        "SELECT * FROM backfill.verifications",
         "SELECT * FROM backfill.effects",
         "SELECT * FROM backfill.runs WHERE outcome <> 'revoked'",
         "SELECT * FROM backfill.windows WHERE state <> 'leased'",

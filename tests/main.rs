@@ -27,6 +27,7 @@ mod surface;
 mod swap;
 mod targets;
 mod tour;
+mod verify;
 mod versions;
 mod waiting;
 mod windows;

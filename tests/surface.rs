@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 61] = [
+const ROUTINES: [(&str, &str, &str); 62] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -58,6 +58,11 @@ const ROUTINES: [(&str, &str, &str); 61] = [
     ("backfill_resume", "plan_id bigint", "text"),
     ("backfill_retry", "plan_id bigint", "bigint"),
     ("backfill_revert", "plan_id bigint, reason text", "bigint"),
+    (
+        "backfill_verify",
+        "pipeline text, since backfill.bound, until backfill.bound, sample integer DEFAULT 10",
+        "backfill.plan_summary",
+    ),
     ("backfill_stage", "token bigint", "regclass"),
     ("backfill_sweep", "", "TABLE(dropped bigint, left_over bigint)"),
     (
@@ -148,7 +153,7 @@ const ROUTINES: [(&str, &str, &str); 61] = [
 ];
 
 /// Columns of views and attributes of types that the contract names. There may be more.
-const COLUMNS: [(&str, &str); 28] = [
+const COLUMNS: [(&str, &str); 29] = [
     (
         "difference",
         "window_key, window_start, changed, rows_now, rows_new, gone, fresh, digest_now, digest_new, columns, sample",
@@ -185,6 +190,11 @@ const COLUMNS: [(&str, &str); 28] = [
     ("audits", "pipeline, name, query, made_by, made_at"),
     ("protections", "pipeline, target, mode, unguarded"),
     ("quarantine", "token, pipeline, window_key, reason, kept_until"),
+    (
+        "verifications",
+        "plan_id, pipeline, window_key, window_start, token, slice_token, slice_version, code_version, same, \
+         rows_published, rows_rebuilt, only_published, only_rebuilt, columns, cause, verified_at, is_newest",
+    ),
     ("replacement", "token, strategy, rows, inserted, deleted, changed, digest"),
     (
         "runs",
@@ -570,7 +580,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 103] = [
+const ERRORS: [(&str, &str, &str); 105] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -692,6 +702,8 @@ const ERRORS: [(&str, &str, &str); 103] = [
         "",
         "SELECT backfill_plan('clicks', '2024-03-01', '2024-03-02', 'why', ordering => 'sequential', publish => 'together')",
     ),
+    ("22023", "", "SELECT backfill_verify('clicks', NULL, NULL, 0)"),
+    ("42704", "", "SELECT backfill_verify('nowhere', NULL, NULL)"),
     ("55000", "", "SELECT backfill_revert(2, 'why')"),
     ("22023", "", "SELECT backfill_revert(3, ' ')"),
     ("22004", "", "SELECT backfill_revert(NULL, 'why')"),

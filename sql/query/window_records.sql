@@ -8,7 +8,11 @@ WITH runs AS (
     FROM backfill.run_void_data r
     WHERE r.pipeline_id = $1 AND r.window_start >= $2 AND r.window_start < $3
 ), newest AS (
-    SELECT DISTINCT ON (window_start) * FROM runs ORDER BY window_start, turn DESC
+    -- A verification counts while it is leased: once it has ended the window is what it was before.
+    SELECT DISTINCT ON (window_start) * FROM runs
+    WHERE run_kind <> 'verify' OR ended_at IS NULL AND void_reason IS NULL ORDER BY window_start, turn DESC
+), turns AS (
+    SELECT window_start, pg_catalog.max(turn) AS turn FROM runs GROUP BY window_start
 ), slice AS (
     SELECT * FROM (
         SELECT DISTINCT ON (window_start) * FROM runs WHERE published_at IS NOT NULL ORDER BY window_start, turn DESC
@@ -35,7 +39,7 @@ WITH runs AS (
       AND CASE m.mark WHEN 'stale' THEN m.token >= s.token WHEN 'adopted' THEN m.token = s.token ELSE true END
     ORDER BY m.window_start, pg_catalog.array_position('{locked,skipped,stale,adopted}', m.mark)
 ), keys AS (
-    SELECT window_start FROM newest UNION SELECT window_start FROM owned UNION SELECT window_start FROM said
+    SELECT window_start FROM turns UNION SELECT window_start FROM owned UNION SELECT window_start FROM said
 )
 SELECT k.window_start, n.token, n.plan_id, n.attempt, n.outcome,
        COALESCE(n.outcome = 'revoked' OR n.void_reason IS NOT NULL, false),
@@ -44,9 +48,10 @@ SELECT k.window_start, n.token, n.plan_id, n.attempt, n.outcome,
        -- The next claim puts a live window back in the queue whose lease was ended by others.
        q.window_start IS NOT NULL OR COALESCE(n.plan_id = 0 AND n.void_reason IS NOT NULL, false), CASE WHEN q.rank = 1 THEN q.due_at END,
        s.token, s.code_version, s.rows, s.published_at,
-       o.plan_id, n.turn, m.mark, m.reason, m.marked_by, m.marked_at, m.token, c.token
+       o.plan_id, t.turn, m.mark, m.reason, m.marked_by, m.marked_at, m.token, c.token, s.rows IS NOT NULL OR s.digest IS NOT NULL
 FROM keys k
 LEFT JOIN newest n ON n.window_start = k.window_start
+LEFT JOIN turns t ON t.window_start = k.window_start
 LEFT JOIN slice s ON s.window_start = k.window_start
 LEFT JOIN changed c ON c.window_start = k.window_start
 LEFT JOIN owned o ON o.window_start = k.window_start

@@ -91,6 +91,8 @@ fn emit(
         match found.first().map(|(state, emitter)| (state.as_str(), *emitter)) {
             Some(("done", _)) => return "done",
             Some(("ready", emitter)) if emitter != token => return "ready",
+            // What the outbox knows of the slice stays as it is.
+            _ if run.verifies() => return "suppressed",
             _ => {}
         }
         let args = [

@@ -86,6 +86,12 @@ struct Lease {
 
 impl Lease {
     fn row(self, pipeline: &crate::ledger::pipeline::Pipeline) -> Composite {
+        let verifies = self.run_kind == "verify";
+        let publish = match self.plan_stage {
+            Some(_) => "together",
+            None if verifies => "none",
+            None => "each",
+        };
         composite(
             "lease",
             vec![
@@ -102,8 +108,8 @@ impl Lease {
                 value(self.effects),
                 value(self.as_of),
                 value(pipeline.target),
-                value(self.plan_stage.or(pipeline.target)),
-                value(if self.plan_stage.is_some() { "together" } else { "each" }),
+                value(self.plan_stage.or(pipeline.target.filter(|_| !verifies))),
+                value(publish),
                 value(self.query),
                 value(self.params.map(JsonB)),
                 value(pipeline.lease_for),
@@ -260,7 +266,9 @@ fn fail(token: i64, error: Option<String>, retry: bool, sqlstate: Option<String>
     let refused = sqlstate.as_deref().is_some_and(|code| REFUSALS.contains(&code));
     let outcome = if refused { "refused" } else { "failed" };
     end(&run, outcome, Some(reason), sqlstate.as_deref())?;
-    crate::api::slice::quarantine(token, reason, sqlstate.as_deref())?;
+    if !run.verifies() {
+        crate::api::slice::quarantine(token, reason, sqlstate.as_deref())?;
+    }
     if refused || !retry || run.attempt >= run.pipeline.max_attempts {
         role::as_ledger(|| stop::note(run.plan_id, token));
         return Ok(outcome.to_owned());

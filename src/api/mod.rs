@@ -18,6 +18,7 @@ pub mod publication;
 pub mod quarantine;
 pub mod reversion;
 pub mod slice;
+pub mod verification;
 pub mod version;
 pub mod waiting;
 pub mod window;

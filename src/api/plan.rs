@@ -65,11 +65,19 @@ pub struct Summary {
 }
 
 impl Summary {
+    pub fn windows(&self) -> i64 {
+        self.windows
+    }
+
+    pub fn approved(self) -> Self {
+        Self { state: Some("approved"), ..self }
+    }
+
     pub fn plan_id(&self) -> Option<i64> {
         self.plan_id
     }
 
-    fn row(self) -> Composite {
+    pub fn row(self) -> Composite {
         composite(
             "plan_summary",
             vec![
@@ -101,7 +109,7 @@ fn plan(mut arguments: Map<String, Value>) -> Result<Summary> {
         (Some(_), Some(expect)) if expect != summary.windows => Err(unexpected(&summary, expect)),
         (Some(plan_id), Some(expect)) => {
             approve(plan_id, expect)?;
-            Ok(Summary { state: Some("approved"), ..summary })
+            Ok(summary.approved())
         }
         _ => Ok(summary),
     }
@@ -139,16 +147,34 @@ pub fn propose(
     origin: &str,
 ) -> Result<Summary> {
     let as_of = datum::clock();
+    require_possible(pipeline, request)?;
+    let version = frozen_version(pipeline, request)?;
+    let selection = select(pipeline, request, version.as_deref(), as_of)?;
+    store(pipeline, request, stored, origin, version, selection, as_of)
+}
+
+/// Refuses what no selection of windows can make possible.
+pub fn require_possible(pipeline: &Pipeline, request: &Request) -> Result<()> {
     request.require_order_of(pipeline)?;
     request.require_target_of(pipeline)?;
-    check_query(pipeline, request)?;
+    check_query(pipeline, request)
+}
+
+/// Stores a draft of a selection that was made by the clock `as_of`.
+pub fn store(
+    pipeline: &Pipeline,
+    request: &Request,
+    stored: Map<String, Value>,
+    origin: &str,
+    code_version: Option<String>,
+    selection: Selection,
+    as_of: Instant,
+) -> Result<Summary> {
     let (pool_id, slots) = pool::refer(&request.pool)?;
     let concurrency = match request.ordering {
         Ordering::Sequential => 1,
         _ => request.concurrency.unwrap_or(slots.max(1)),
     };
-    let code_version = frozen_version(pipeline, request)?;
-    let selection = select(pipeline, request, code_version.as_deref(), as_of)?;
     // Side by side the windows of a sequential plan would use the whole pool: the price of their order.
     let slots = match request.ordering {
         Ordering::Sequential => slots.max(1),
@@ -156,7 +182,7 @@ pub fn propose(
     };
     let mut estimate =
         price::estimate(pipeline, &selection.members, request.ordering == Ordering::NewestFirst, slots);
-    if let (true, Some(last)) = (pipeline.depends_on_past, selection.members.last()) {
+    if let (true, Some(last)) = (pipeline.depends_on_past && !request.verifies, selection.members.last()) {
         estimate["becomes_stale"] = sequence::becomes_stale(pipeline, last.last(), as_of)?;
     }
     let mut summary = Summary {
@@ -199,7 +225,7 @@ pub fn propose(
         request.canary.into(),
         (if request.stops_on_failure { "stop" } else { "continue" }).into(),
         pipeline.grid_version.into(),
-        (if request.together { "together" } else { "each" }).into(),
+        request.publish().into(),
         request.has_own_code().then(|| JsonB(json!(pipeline.definition()))).into(),
         (request.query.is_some() || pipeline.query.is_some()).into(),
     ];
@@ -286,7 +312,7 @@ const INSERT_WINDOWS: &str = "INSERT INTO backfill.plan_window_data (plan_id, se
 const FROZEN: &str =
     "SELECT member_ranges, member_states, member_tokens FROM backfill.plan_data WHERE plan_id = $1";
 
-fn approve(plan_id: i64, windows: i64) -> Result<String> {
+pub fn approve(plan_id: i64, windows: i64) -> Result<String> {
     session::require_writable()?;
     let (pipeline, plan) = for_decision(plan_id)?;
     require_state(&plan, &["draft"], "approved")?;

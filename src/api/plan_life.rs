@@ -186,6 +186,11 @@ fn backfill_extend(plan_id: Option<i64>) -> i64 {
 
 fn extend(plan_id: Option<i64>) -> Result<i64> {
     let (pipeline, plan) = active(plan_id, "extended")?;
+    if plan.verifies {
+        return Err(Error::new(Code::NotInState, format!("plan {} cannot be extended", plan.id))
+            .detail("It is a verification of a sample that was drawn when it was made.")
+            .hint("SELECT * FROM backfill_verify(...) draws another one."));
+    }
     pool::keep_for(&plan, "extended")?;
     grid::require_current(&pipeline)?;
     let request = Request::read(&plan.request)?;

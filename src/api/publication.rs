@@ -64,6 +64,12 @@ fn require_staged(plan: &Plan) -> Result<()> {
             .detail(detail)
             .hint(hint))
     };
+    if plan.verifies {
+        return cannot(
+            "It is a verification: it compares, and publishes nothing.".to_owned(),
+            format!("SELECT * FROM backfill.verifications WHERE plan_id = {}; shows what it found.", plan.id),
+        );
+    }
     if !plan.together {
         return cannot(
             "Its windows are published each by itself, as soon as they are done.".to_owned(),

@@ -8,9 +8,9 @@ use crate::ledger::run::{self, Run};
 use crate::ledger::source::{Built, Source, Wish};
 use crate::ledger::stage::{Purpose, Stage};
 use crate::ledger::strategy::Strategy;
-use crate::ledger::{audit, gate, swap};
+use crate::ledger::{audit, gate, swap, verification};
 use crate::postgres::composite::{Composite, composite, value};
-use crate::postgres::segment::Segment;
+use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::{role, settings, spi, table};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -82,25 +82,32 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
     let run = run::fence(token)?;
     let strategy = Strategy::named(strategy)?;
     let target = open(&run)?;
+    if run.verifies() {
+        let source = Source::of(&run, &target, wish)?;
+        let built = source.build(&run, &target)?;
+        built.inside(&run, &target)?;
+        let Measure { rows, digest } = verification::of_rows(&run, &target, &source, built, finish)?;
+        let digest = digest.to_string();
+        return Ok(replacement(token, "none", [rows, 0, 0], false, digest));
+    }
     let (place, source, built) = build(&run, &target, wish, strategy)?;
     built.inside(&run, &target)?;
     if !wish.is_accepted {
         audit::check(&run, &built.rows)?;
     }
     let closing = if finish { Closing::Finish } else { Closing::Record };
-    let replacement = write(&run, &target, place, &source, built, strategy, consent(&run, wish), closing)?;
-    Ok(composite(
+    let done = write(&run, &target, place, &source, built, strategy, consent(&run, wish), closing)?;
+    let Replacement { strategy, rows, inserted, deleted, changed, digest, .. } = done;
+    Ok(replacement(token, strategy.name(), [rows, inserted, deleted], changed, digest))
+}
+
+/// The attributes of `backfill.replacement`; `rows` are those that the slice has, that came, and that went.
+fn replacement(token: i64, strategy: &str, rows: [u64; 3], changed: bool, digest: String) -> Composite {
+    let [rows, inserted, deleted] = rows.map(|rows| value(rows as i64));
+    composite(
         "replacement",
-        vec![
-            value(token),
-            value(replacement.strategy.name()),
-            value(replacement.rows as i64),
-            value(replacement.inserted as i64),
-            value(replacement.deleted as i64),
-            value(replacement.changed),
-            value(replacement.digest),
-        ],
-    ))
+        vec![value(token), value(strategy), rows, inserted, deleted, value(changed), value(digest)],
+    )
 }
 
 /// The new rows of a run, for the target, or first for the stage of its plan where that publishes all windows at once.
@@ -151,6 +158,17 @@ pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
 fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let run = run::fence(token)?;
     let target = open(&run)?;
+    if run.verifies() {
+        let source = Source::of(&run, &target, wish)?;
+        let built = source.build(&run, &target)?;
+        // What is refused would be published by nobody, and is not kept.
+        if let Err(refusal) = built.inside(&run, &target) {
+            return Ok(Some(refusal));
+        }
+        verification::of_rows(&run, &target, &source, built, true)?;
+        gate::look_now();
+        return Ok(None);
+    }
     let (place, source, built) = build(&run, &target, wish, Strategy::Auto)?;
     let consent = consent(&run, wish);
     // Before anything is written, so that what is refused can be kept in the same transaction.
@@ -193,10 +211,17 @@ pub fn open(run: &Run) -> Result<Segment> {
     let (Some(oid), Some(column)) = (pipeline.target, pipeline.slice_column.as_deref()) else {
         return Err(Error::new(Code::NotInState, format!("pipeline \"{}\" has no target", pipeline.name))
             .detail("Its slices lie outside this database, or in no table that the ledger knows.")
-            .hint(format!(
-                "Write them under token {0} where they belong, then SELECT backfill_finish({0}).",
-                run.token
-            )));
+            .hint(if run.verifies() {
+                format!(
+                    "Build them aside, then SELECT backfill_finish({}, rows, digest), which is held to what the slice has.",
+                    run.token
+                )
+            } else {
+                format!(
+                    "Write them under token {0} where they belong, then SELECT backfill_finish({0}).",
+                    run.token
+                )
+            }));
     };
     retarget::hold(pipeline)?;
     let zone = &pipeline.grid.at(run.window_start).grid.zone;

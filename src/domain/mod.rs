@@ -16,6 +16,7 @@ pub mod price;
 pub mod progress;
 pub mod random;
 pub mod retry;
+pub mod sample;
 pub mod timeline;
 pub mod tokens;
 pub mod turnaround;

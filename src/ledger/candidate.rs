@@ -162,9 +162,12 @@ const UNTRIED_NAMED: &str = concat!(
 );
 
 const LIVE_STARTED: &str = concat!(
-    "SELECT w.place - 1
+    // A verification of a slice that was adopted, and is no more, is no start.
+    "SELECT w.place - 1, COALESCE((SELECT pg_catalog.max(r.turn) FROM backfill.run_data r
+                                    WHERE r.pipeline_id = $1 AND r.window_start = w.window_start), 0)
     FROM pg_catalog.unnest($2) WITH ORDINALITY w (window_start, place)
-    WHERE NOT EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = $1 AND r.window_start = w.window_start)
+    WHERE NOT EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = $1 AND r.window_start = w.window_start
+                      AND (r.run_kind <> 'verify' OR r.ended_at IS NULL))
       AND NOT EXISTS (SELECT FROM backfill.owned_data o
                       WHERE o.pipeline_id = $1 AND o.window_start = w.window_start)
       AND",
@@ -352,16 +355,16 @@ impl Picked<'_> {
     fn live_windows(&mut self, windows: &[Window], run_kind: &'static str) {
         let starts: Vec<Instant> = windows.iter().map(|w| w.start).collect();
         let args = [self.source.pipeline.id.into(), starts.into(), self.limit().into()];
-        let free = spi::query(LIVE_STARTED, &args, |row| row.at::<i64>(1) as usize);
+        let free = spi::query(LIVE_STARTED, &args, |row| (row.at::<i64>(1) as usize, row.at::<i32>(2)));
         let offers = free
             .into_iter()
-            .map(|place| {
+            .map(|(place, turn)| {
                 let window = &windows[place];
                 Offer {
                     candidate: Candidate {
                         window_start: window.start,
                         window_end: window.end,
-                        turn: 0,
+                        turn,
                         attempt: 1,
                         seq: window.position,
                         run_kind,
@@ -387,7 +390,9 @@ impl Picked<'_> {
                 window_end: row.at(3),
                 attempt: row.at(4),
                 turn: row.at(6),
-                run_kind: if source.plan_id > 0 {
+                run_kind: if source.verifies {
+                    "verify"
+                } else if source.plan_id > 0 {
                     "backfill"
                 } else if seq > source.pipeline.newest_due(source.pipeline.active_since) {
                     "scheduled"

@@ -48,6 +48,8 @@ pub struct Source {
     pub plan_query: Option<String>,
     /// Where the plan keeps new rows, if it publishes all windows at once.
     pub plan_stage: Option<pgrx::pg_sys::Oid>,
+    /// Whether the plan publishes nothing, and compares.
+    pub verifies: bool,
     pub effects: bool,
     pub params: Option<serde_json::Value>,
     /// The clock of a plan's selection.
@@ -101,7 +103,7 @@ const SOURCES: &str = concat!(
             (SELECT r.window_start FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id
              ORDER BY r.window_start DESC LIMIT 1) AS newest,
             EXISTS (SELECT FROM backfill.run_data r WHERE r.pipeline_id = p.pipeline_id AND r.plan_id = 0) AS has_run_live,
-            NULL::pg_catalog.text AS plan_query, NULL::pg_catalog.oid AS plan_stage, 0 AS priority
+            NULL::pg_catalog.text AS plan_query, NULL::pg_catalog.oid AS plan_stage, false AS verifies, 0 AS priority
         FROM backfill.pipeline_data p JOIN backfill.pool_data o ON o.pool_id = p.pool_id
         WHERE p.dropped_at IS NULL AND p.paused_at IS NULL AND o.paused_at IS NULL
           AND ($1 IS NULL OR o.name = ANY ($1))
@@ -118,7 +120,7 @@ const SOURCES: &str = concat!(
                                       AND (c.in_force OR c.plan_id = q.plan_id))),
             NULL, false, v.query, CASE pl.publish WHEN 'together' THEN (
                 SELECT g.relation::pg_catalog.oid FROM backfill.plan_stage_data g WHERE g.plan_id = pl.plan_id) END,
-            pl.priority
+            pl.publish = 'none', pl.priority
         FROM backfill.plan_data pl
         LEFT JOIN backfill.plan_cursor_data c ON c.plan_id = pl.plan_id
         JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
@@ -172,6 +174,7 @@ impl Source {
             has_run_live: row.at(c + 17),
             plan_query: row.get(c + 18),
             plan_stage: row.get(c + 19),
+            verifies: row.at(c + 20),
         }
     }
 

@@ -10,7 +10,7 @@
 //!
 //! There is one row per window, effect and key, for ever. What was held or suppressed belongs to the attempt that
 //! emitted it last; what is ready or done is kept whoever emits it again. An attempt that was never published leaves
-//! its effects held, for the next one to take over.
+//! its effects held, for the next one to take over. A verification emits nothing: it is told that all is suppressed.
 
 use crate::postgres::{role, spi};
 

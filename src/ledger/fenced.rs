@@ -1,7 +1,8 @@
 //! Which windows of a table this transaction stands behind the fence of, at a price that every row can pay.
 //!
 //! The proof is the ledger: a run whose newest fence is this transaction's, and which it did not end otherwise than as
-//! done. A run of a plan that publishes all windows at once may write the target only when that happens. What was read is kept until something may have changed it: another fence, the end of a run, a savepoint that was
+//! done. A run of a plan that publishes all windows at once may write the target only when that happens, a verification
+//! never. What was read is kept until something may have changed it: another fence, the end of a run, a savepoint that was
 //! rolled back (and the fence with it), a change of the table or of a pipeline, the end of the transaction.
 
 use crate::domain::zone::Instant;
@@ -104,6 +105,7 @@ pub fn sight(relation: pg_sys::Oid) -> Rc<Sight> {
 const FENCED: &str = "SELECT pipeline_id, window_start, window_end FROM backfill.run_data
     WHERE token = ANY ($1) AND fence_xid = pg_catalog.pg_current_xact_id_if_assigned()
       AND (outcome IS NULL OR outcome = 'done') AND (NOT together OR published_at IS NOT NULL)
+      AND run_kind <> 'verify'
     ORDER BY window_start";
 
 impl Sight {

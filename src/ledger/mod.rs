@@ -42,6 +42,7 @@ pub mod sweep;
 pub mod takeover;
 pub mod together;
 pub mod unfenced;
+pub mod verification;
 pub mod version;
 pub mod window;
 pub mod writer;

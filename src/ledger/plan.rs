@@ -14,6 +14,8 @@
 //!   (every window ended), published or cancelled ── revert ──▶ reverted
 //! ```
 //!
+//! A verification is a plan that publishes nothing (`ledger::verification`): its windows end as done, and hold what they held.
+//!
 //! A plan is also shown as paused while its canary waits for a person, and after a failure stopped it
 //! (`on_failure => 'stop'`); neither is stored in its row, which claims and workers never write.
 //!
@@ -56,6 +58,8 @@ pub struct Request {
     pub query: Option<(String, String)>,
     /// Whether all windows are published at once, by `backfill_publish`.
     pub together: bool,
+    /// Whether they are built to be compared with what is published, and never published.
+    pub verifies: bool,
     pub effects: bool,
     pub params: Option<Value>,
     pub override_retention: Option<String>,
@@ -115,6 +119,9 @@ fn one_of(object: &Map<String, Value>, name: &str, known: &[&str]) -> Result<Str
         .detail(format!("{name} is one of {}.", known.join(", ")))
         .hint(format!("Leave {name} at its default, '{}'.", known[0])))
 }
+
+/// What the stored request of a verification has. No argument of `backfill_plan` is called so.
+pub const VERIFIES: &str = "verifies";
 
 /// Where the stored request keeps the `search_path` of its query.
 pub const QUERY_PATH: &str = "query_path";
@@ -207,12 +214,22 @@ impl Request {
             code_version: text(object, "code_version").map(str::to_owned),
             query,
             together,
+            verifies: object.contains_key(VERIFIES),
             effects: object.get("effects").and_then(Value::as_bool).unwrap_or(false),
             params: object.get("params").filter(|v| !v.is_null()).cloned(),
             override_retention: blank("override_retention")?,
             allow_shrink: blank("allow_shrink")?,
             expect: object.get("expect").and_then(Value::as_i64),
         })
+    }
+
+    /// What becomes of the rows of its windows.
+    pub fn publish(&self) -> &'static str {
+        match (self.verifies, self.together) {
+            (true, _) => "none",
+            (_, true) => "together",
+            _ => "each",
+        }
     }
 
     /// Whether the plan brings code that `backfill_publish` makes the pipeline's.
@@ -301,6 +318,20 @@ impl Selection {
     /// The windows one by one.
     pub fn list(&self, pipeline: &Pipeline) -> Vec<Window> {
         window::one_by_one(pipeline, self.members.iter().cloned()).map(|seen| seen.window).collect()
+    }
+
+    /// Leaves out all members but those at some places, which ascend. Each member must be one window.
+    pub fn keep_only(&mut self, pipeline: &Pipeline, places: &[usize], why: &str) {
+        let mut left_out = vec![];
+        for (place, piece) in std::mem::take(&mut self.members).into_iter().enumerate() {
+            match places.binary_search(&place) {
+                Ok(_) => self.members.push(piece),
+                Err(_) => decline(&mut left_out, pipeline, &piece, why.to_owned()),
+            }
+        }
+        self.declined.append(&mut left_out);
+        self.declined.sort_unstable_by_key(|declined| declined.start);
+        self.windows = self.members.len() as i64;
     }
 }
 
@@ -457,9 +488,27 @@ fn reason_to_decline(
         _ if let Some(plan) = piece.record().owner_plan => Some(format!("owned by plan {plan}")),
         State::Leased | State::Retrying => Some("in flight".to_owned()),
         _ if piece.first() > newest_due => Some("not due".to_owned()),
+        _ if request.verifies
+            && let Some(reason) = reason_not_to_verify(piece) =>
+        {
+            Some(reason)
+        }
         _ if let Some(reason) = request.mode.reason_to_decline(piece, code) => Some(reason.to_owned()),
         _ if piece.first() < oldest_source => Some(RETENTION.to_owned()),
         _ => None,
+    }
+}
+
+/// Why a window is left out of a verification: there is nothing to compare with, or something else is to become of it.
+fn reason_not_to_verify(piece: &Piece) -> Option<String> {
+    let record = piece.record();
+    match piece.state {
+        _ if record.slice_token.is_none() => Some("no slice".to_owned()),
+        State::Done | State::Stale | State::Outdated | State::Adopted if !record.is_measured => {
+            Some("neither rows nor digest of its slice are known".to_owned())
+        }
+        State::Done | State::Stale | State::Outdated | State::Adopted => None,
+        state => Some(state.to_string()),
     }
 }
 
@@ -568,6 +617,8 @@ pub struct Plan {
     pub grid_version: i32,
     /// Whether all windows are published at once.
     pub together: bool,
+    /// Whether none is: they are compared with what is published.
+    pub verifies: bool,
     pub published_at: Option<Instant>,
     /// What the pipeline ran when a plan with code of its own was made.
     pub code_before: Option<Definition>,
@@ -578,7 +629,7 @@ macro_rules! plan_columns {
         "SELECT pl.plan_id, pl.pipeline_id, pl.state, pl.request, pl.concurrency, pl.windows, pl.range_start,
                 pl.range_end, pl.code_version, pl.as_of, pl.estimate, o.name, pl.ordering, pl.reason, pl.created_by,
                 pl.canary, pl.expires_at < pg_catalog.clock_timestamp(), pl.grid_version, o.slots,
-                pl.concurrency_before, pl.publish = 'together', pl.code_before, pl.published_at
+                pl.concurrency_before, pl.publish = 'together', pl.code_before, pl.published_at, pl.publish = 'none'
          FROM backfill.plan_data pl JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
          WHERE pl.plan_id = $1"
     };
@@ -614,6 +665,7 @@ impl Plan {
             grid_version: row.at(18),
             pool_slots: row.at(19),
             together: row.at(21),
+            verifies: row.at(24),
             published_at: row.get(23),
             code_before: row
                 .get::<pgrx::JsonB>(22)

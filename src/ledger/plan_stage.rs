@@ -81,6 +81,7 @@ impl PlanStage {
         relation.map(|relation| Self { plan_id: plan.id, relation }).ok_or_else(|| {
             let why = match plan.together {
                 true => format!("Its state is \"{}\".", plan.state),
+                false if plan.verifies => "It is a verification: it compares, and publishes nothing.".to_owned(),
                 false => "Its windows are published each by itself.".to_owned(),
             };
             Error::new(Code::NotInState, format!("plan {} has nothing staged", plan.id)).detail(why).hint(

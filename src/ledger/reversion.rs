@@ -79,7 +79,11 @@ pub fn require_whole(pipeline: &Pipeline, plan: &Plan, windows: &[Published]) ->
     };
     if windows.is_empty() {
         return Err(Error::new(Code::NotInState, format!("{cannot}: it published nothing"))
-            .detail("No window has a slice that it made.")
+            .detail(if plan.verifies {
+                "It is a verification: it compares, and publishes nothing."
+            } else {
+                "No window has a slice that it made."
+            })
             .hint("SELECT * FROM backfill.slice_history shows which plan made which slice."));
     }
     refuse(

@@ -131,7 +131,7 @@ pub fn require_anywhere(level: Level) -> Result<()> {
 }
 
 /// The level that each function which writes needs. EXECUTE on them is granted with the level.
-pub const FUNCTIONS: [(&str, Level); 46] = [
+pub const FUNCTIONS: [(&str, Level); 47] = [
     ("backfill_claim", Level::Work),
     ("backfill_heartbeat", Level::Work),
     ("backfill_finish", Level::Work),
@@ -157,6 +157,7 @@ pub const FUNCTIONS: [(&str, Level); 46] = [
     ("backfill_extend", Level::Operate),
     ("backfill_publish", Level::Operate),
     ("backfill_revert", Level::Operate),
+    ("backfill_verify", Level::Operate),
     ("window_skip", Level::Operate),
     ("window_unskip", Level::Operate),
     ("window_lock", Level::Operate),

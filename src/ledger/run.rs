@@ -19,7 +19,7 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
-use crate::ledger::{effect, epoch, gate};
+use crate::ledger::{effect, epoch, gate, verification};
 use crate::postgres::executor::Pair;
 use crate::postgres::spi::{self, Row};
 use crate::postgres::{role, session};
@@ -47,7 +47,7 @@ pub struct Run {
     /// The reason that the plan gives for a shrinking slice.
     pub allow_shrink: Option<String>,
     pub as_of: Instant,
-    /// `scheduled`, `catchup` or `backfill`.
+    /// `scheduled`, `catchup`, `backfill` or `verify`.
     pub run_kind: String,
     /// Where its plan keeps new rows until it publishes all of them.
     pub plan_stage: Option<pg_sys::Oid>,
@@ -100,7 +100,8 @@ const FENCE: &str = "UPDATE backfill.run_data SET fence_xid = pg_catalog.pg_curr
 
 const FINISH: &str = "UPDATE backfill.run_data
     SET ended_at = pg_catalog.clock_timestamp(), outcome = 'done',
-        published_at = CASE WHEN NOT together THEN COALESCE(published_at, pg_catalog.clock_timestamp()) END, fence_xid = pg_catalog.pg_current_xact_id(),
+        published_at = CASE WHEN NOT together AND run_kind <> 'verify'
+                            THEN COALESCE(published_at, pg_catalog.clock_timestamp()) END, fence_xid = pg_catalog.pg_current_xact_id(),
         rows = CASE WHEN together THEN rows ELSE COALESCE($2, rows) END,
         digest = CASE WHEN together THEN digest ELSE COALESCE($3, digest) END,
         allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
@@ -120,7 +121,7 @@ const PUBLISHED: &str = "UPDATE backfill.run_data
 const RECORD: &str = "UPDATE backfill.run_data
     SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, claim_version, code_version),
         claim_version = CASE WHEN $5 <> code_version THEN COALESCE(claim_version, code_version) ELSE claim_version END,
-        published_at = CASE WHEN NOT together THEN pg_catalog.clock_timestamp() END WHERE token = $1 AND ended_at IS NULL";
+        published_at = CASE WHEN NOT together AND run_kind <> 'verify' THEN pg_catalog.clock_timestamp() END WHERE token = $1 AND ended_at IS NULL";
 
 const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
 
@@ -228,6 +229,11 @@ impl Run {
             "Token {} was for window {} of pipeline \"{}\".",
             self.token, self.window_key, self.pipeline.name
         ))
+    }
+
+    /// Whether it is built to be compared with what is published, and never published.
+    pub fn verifies(&self) -> bool {
+        self.run_kind == "verify"
     }
 
     /// The bounds of its window, as `$1` and `$2` of a query.
@@ -380,7 +386,8 @@ fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, end
     Ok(())
 }
 
-const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL, r.pool_id, r.together AND r.digest IS NULL
+const STANDING: &str = "SELECT r.pipeline_id, p.owner, r.outcome, h.token IS NOT NULL, r.pool_id, r.together AND r.digest IS NULL,
+        r.run_kind = 'verify' AND NOT EXISTS (SELECT FROM backfill.verification_data d WHERE d.token = r.token)
     FROM backfill.run_data r
     JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
     LEFT JOIN backfill.heartbeat_data h ON h.token = r.token
@@ -394,14 +401,20 @@ pub fn finish_token(token: i64, ending: &Ending) -> Result<()> {
     let standing = role::as_ledger(|| {
         spi::latest(STANDING, &[token.into()], |row| {
             let key = (row.at::<i64>(1), row.at::<String>(2), row.get::<String>(3));
-            (key, row.at::<bool>(4), row.at::<i32>(5), row.at::<bool>(6))
+            (key, row.at::<bool>(4), row.at::<i32>(5), row.at::<bool>(6), row.at::<bool>(7))
         })
     });
-    if let Some(((pipeline_id, owner, outcome), has_beaten, pool_id, is_empty)) = standing.first()
+    if let Some(((pipeline_id, owner, outcome), has_beaten, pool_id, is_empty, is_to_compare)) =
+        standing.first()
         && rights::has(role::caller(), *pipeline_id, owner, Level::Work)
     {
         match outcome.as_deref() {
             None if *is_empty => return Err(nothing_staged(token)),
+            None if *is_to_compare => {
+                let run = fence(token)?;
+                verification::of_report(&run, ending)?;
+                return finish(&run, ending);
+            }
             None => return end_as_done(*pipeline_id, *pool_id, token, *has_beaten, ending),
             Some("done") => return Ok(()),
             Some(_) => {}

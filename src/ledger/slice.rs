@@ -3,6 +3,49 @@
 use crate::domain::zone::Instant;
 use crate::postgres::{role, spi};
 
+/// The slice that a target holds for a window, as the ledger knows it.
+#[derive(Debug)]
+pub struct Slice {
+    pub token: i64,
+    pub code_version: Option<String>,
+    pub rows: Option<i64>,
+    pub digest: Option<String>,
+    /// Its rows were there before the ledger knew them.
+    pub is_adopted: bool,
+    /// The plan that built it, and what that gave its workers.
+    pub plan_id: i64,
+    pub params: Option<String>,
+    /// Why it is out of date, if a person said so.
+    pub stale: Option<String>,
+}
+
+const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, r.run_kind = 'adopted', r.plan_id, pl.params::pg_catalog.text,
+        (SELECT m.reason FROM backfill.mark_data m
+         WHERE m.pipeline_id = $1 AND m.window_start = $2 AND m.mark = 'stale' AND m.lifted_at IS NULL AND m.token >= r.token
+         ORDER BY m.token DESC LIMIT 1)
+    FROM (
+        SELECT * FROM backfill.run_data n
+        WHERE n.pipeline_id = $1 AND n.window_start = $2 AND n.published_at IS NOT NULL ORDER BY n.turn DESC LIMIT 1
+    ) r
+    LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
+    WHERE r.run_kind <> 'withdrawn'";
+
+/// The slice of a window as everybody sees it now, if it has one.
+pub fn current(pipeline_id: i64, window_start: Instant) -> Option<Slice> {
+    let args = [pipeline_id.into(), window_start.into()];
+    let decode = |row: &spi::Row| Slice {
+        token: row.at(1),
+        code_version: row.get(2),
+        rows: row.get(3),
+        digest: row.get(4),
+        is_adopted: row.at(5),
+        plan_id: row.at(6),
+        params: row.get(7),
+        stale: row.get(8),
+    };
+    role::as_ledger(|| spi::latest(CURRENT, &args, decode)).into_iter().next()
+}
+
 const DIGEST: &str = "SELECT digest FROM backfill.run_data
     WHERE pipeline_id = $1 AND window_start = $2 AND published_at IS NOT NULL ORDER BY turn DESC LIMIT 1";
 

@@ -146,6 +146,11 @@ impl Source {
         })
     }
 
+    /// Whether its rows come from a table, their columns matched by name.
+    pub fn is_table(&self) -> bool {
+        self.columns.is_some()
+    }
+
     /// Runs something in the name and under the settings of the source.
     pub fn run<T>(&self, run: &Run, f: impl FnOnce() -> T) -> T {
         self.author.run(|| settings::for_query(&run.time_zone(), &self.path, f))

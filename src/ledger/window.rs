@@ -36,6 +36,8 @@ pub struct Record {
     pub owner_plan: Option<i64>,
     /// What a person said about it, as far as it still counts.
     pub said: Option<Said>,
+    /// Whether the number of rows or the digest of the slice is known.
+    pub is_measured: bool,
     /// The token of the newest slice whose digest is not that of the slice before.
     pub changed_by: Option<i64>,
 }
@@ -105,6 +107,7 @@ fn records(reading: Reading, pipeline: &Pipeline, since: Instant, until: Instant
                 token: row.at(23),
             }),
             changed_by: row.get(24),
+            is_measured: row.at(25),
         };
         let window = pipeline.grid.window_of(row.at(1)).expect(ON_GRID);
         (window.position, record)

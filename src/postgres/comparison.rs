@@ -109,7 +109,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// How many old rows may be kept in memory.
-    fn room() -> u64 {
+    pub fn room() -> u64 {
         let memory = unsafe { pg_sys::work_mem.max(pg_sys::maintenance_work_mem) } as u64 * 1024;
         memory / Pairing::<Place>::BYTES
     }

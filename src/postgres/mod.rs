@@ -9,6 +9,7 @@ pub mod comparison;
 pub mod composite;
 pub mod datum;
 pub mod digest;
+pub mod discrepancy;
 pub mod exchange;
 pub mod executor;
 pub mod lock;
