@@ -108,7 +108,7 @@ FROM backfill.plan_data pl
 JOIN backfill.readable_data v ON v.pipeline_id = pl.pipeline_id
 JOIN backfill.pool_data o ON o.pool_id = pl.pool_id
 JOIN backfill.plan_count_data n ON n.plan_id = pl.plan_id;
-COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), staged (all windows are, and wait for backfill_publish), published, completed, partial (some windows failed or were refused), cancelled, reverted. actual is what a plan took, under the keys of its estimate, and eta when a running one will end; both are computed when they are asked for.';
+COMMENT ON VIEW backfill.plans IS 'Plans with their state and progress: draft, approved (nothing was claimed yet), running, paused (by a person, by a failure or as a canary), staged (all windows are, and wait for backfill_publish), published, completed, partial (some windows failed or were refused), cancelled, reverted. actual is what a plan took, under the keys of its estimate, and eta when a running one will end; both are computed when they are asked for. publish none is a verification: backfill.verifications shows what it found.';
 
 CREATE VIEW backfill.plan_events WITH (security_barrier) AS
 SELECT e.plan_id, v.name AS pipeline, e.happened_at, e.who, e.what, e.why

@@ -1,7 +1,7 @@
 //! Faults that users of other systems reported in public, and the tests that make their kind impossible here.
 //!
 //! The letters are subjects: A what starts by itself, B order, F the life of a backfill, G size and progress, I replacing
-//! and publishing. Where nothing is tried yet, the case says what it waits for.
+//! and publishing, J what a slice is a function of. Where nothing is tried yet, the case says what it waits for.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ use Tried::{By, Not};
 /// A case: its name, what went wrong there, where, and what tries it here.
 type Case = (&'static str, &'static str, &'static str, Tried);
 
-const CASES: [Case; 42] = [
+const CASES: [Case; 43] = [
     (
         "A1",
         "enabling a pipeline started runs for all its history",
@@ -331,6 +331,12 @@ const CASES: [Case; 42] = [
             "crash::a_stopped_server_leaves_each_window_done_once_or_claimable_whatever_the_step",
             "crash::stopping::a_server_stopped_at_any_moment_leaves_no_mixture_no_lost_table_and_a_true_ledger",
         ]),
+    ),
+    (
+        "J4",
+        "history was built again with the dimension of today, and nobody saw it",
+        "segmentio/segment-docs#7652",
+        By(&["verify::a_dimension_that_changed_since_shows"]),
     ),
 ];
 

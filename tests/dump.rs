@@ -106,7 +106,10 @@ impl Life {
         );
         admin.run("CALL backfill_work(pipelines => ARRAY['clicks'], max_windows => 1)");
         admin.run("SELECT backfill_verify('days', '2023-01-01', '2023-02-01')");
-        admin.run("CALL backfill_work(pipelines => ARRAY['days'], max_windows => 1)");
+        admin.run(
+            "SELECT replace_partition(token)
+             FROM backfill_claim('w', pipelines => ARRAY['days'], window_key => '2023-01-01')",
+        );
         let refused = claim(&mut admin, "clicks");
         admin.run(&format!(
             "SELECT backfill_stage({refused}); INSERT INTO backfill.stage_{refused} VALUES ('2024-01-02', 'bad');
@@ -276,7 +279,8 @@ fn plans_go_on_by_themselves_where_the_dump_left_them() {
             "4|partial|8|1|1",
             "5|draft|0|0|0",
             "6|completed|1|0|0",
-            "7|partial|0|1|0"
+            "7|completed|1|0|0",
+            "8|partial|0|1|0"
         ]
     );
     assert_eq!(

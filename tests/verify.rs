@@ -205,14 +205,16 @@ fn a_dimension_that_changed_since_shows() {
     let (_database, mut session) = world();
     session.run("UPDATE items SET vat = 0.25 WHERE id = 3");
     let plan = verify(&mut session);
-    // On the first day nothing was sold for more than nothing: 0 * 1.2 and 0 * 1.25 differ in their digits only.
+    // Nothing was sold on the first day, but 0 * 1.25 has one digit more than 0 * 1.2.
     assert_eq!(
-        differing(&mut session, plan, "only_published, only_rebuilt, columns").last().map(String::as_str),
-        Some("1|1|{total}")
+        differing(&mut session, plan, "rows_published, rows_rebuilt, only_published, only_rebuilt, columns"),
+        vec!["4|4|1|1|{total}"; 10]
     );
-    let found = differing(&mut session, plan, "window_key").len();
-    assert!(found >= 9, "{found}");
+    assert_cause(&mut session, plan, 10, DIMENSION);
 }
+
+/// What tells of a table without a time.
+const DIMENSION: &str = "a table without a time that has changed since";
 
 #[test]
 fn late_source_rows_and_lost_ones_show() {
@@ -802,4 +804,82 @@ fn verifications_say_nothing_about_what_a_window_takes() {
         session.run(&format!("SELECT replace_partition({}, query => $q${HOURS}$q$)", lease.token));
     }
     assert_eq!(session.lines(price), before);
+}
+
+#[test]
+fn what_the_ledger_knows_is_the_cause_before_what_rows_suggest() {
+    let (_database, mut session) = world();
+    session.run(
+        "INSERT INTO orders SELECT '2024-01-01 05:00Z'::timestamptz + d * interval '1 day', 7, 1 FROM generate_series(1, 2) d;
+         SELECT window_mark_stale('revenue', '2024-01-02', '2024-01-03', 'orders came late')",
+    );
+    let plan = verify(&mut session);
+    let found = differing(&mut session, plan, "window_key, split_part(cause, '.', 1)");
+    assert_eq!(found[0], "2024-01-02|the slice is out of date: orders came late");
+    assert!(found[1].starts_with("2024-01-03|rows came late"), "{found:#?}");
+    assert_eq!(
+        session.lines("SELECT state FROM pipeline_windows('revenue') WHERE window_key = '2024-01-02'"),
+        ["stale"]
+    );
+
+    session.run(
+        "SELECT backfill_plan('revenue', '2024-01-02', '2024-01-03', 'test', params => '{\"a\": 1}', expect => 1)",
+    );
+    session.run("CALL backfill_work(pipelines => ARRAY['revenue'])");
+    session.run("DELETE FROM orders WHERE item = 7");
+    let plan = verify(&mut session);
+    let found = differing(&mut session, plan, "window_key, cause");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].contains("built it with params {\"a\": 1}"), "{found:#?}");
+}
+
+#[test]
+fn triggers_that_change_rows_are_named() {
+    let (_database, mut session) = world();
+    session.run(
+        "CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.item := upper(NEW.item); RETURN NEW; END';
+         CREATE TRIGGER shout BEFORE INSERT ON revenue FOR EACH ROW EXECUTE FUNCTION shout()",
+    );
+    plan(&mut session, "");
+    let plan = verify(&mut session);
+    assert_eq!(differing(&mut session, plan, "columns"), vec!["{item}"; 10]);
+    assert_cause(&mut session, plan, 10, "public.revenue has triggers");
+}
+
+#[test]
+fn rows_that_do_not_fit_into_memory_are_not_counted_apart() {
+    let (_database, mut session) = outside();
+    session.run("SET maintenance_work_mem = '1MB'; SET work_mem = '64kB'; SELECT backfill_verify('daily', NULL, '2024-01-03')");
+    let many = |value: i32| {
+        format!("SELECT $1 + n * interval '1 second', {value} FROM generate_series(1, 9000) n WHERE $2 > $1")
+    };
+    for lease in session.leases(2) {
+        session.run(&format!("SELECT replace_partition({}, query => $q${}$q$)", lease.token, many(7)));
+    }
+    assert_eq!(
+        session.lines(
+            "SELECT DISTINCT same, rows_published, rows_rebuilt, only_published, only_rebuilt, columns, cause LIKE 'unknown%'
+             FROM backfill.verifications"
+        ),
+        ["f|24|9000||||t"]
+    );
+}
+
+#[test]
+fn a_comparison_whose_run_then_fails_is_not_shown() {
+    let (_database, mut session) = outside();
+    verify_daily(&mut session);
+    let token = session.lease().token;
+    session.run(&format!("SELECT replace_partition({token}, query => 'SELECT $1, 9', finish => false)"));
+    assert_eq!(session.count("backfill.verifications"), 0);
+    assert_eq!(session.count("backfill.slices"), 3);
+    // Compared once more, what came last counts.
+    session.run(&format!("SELECT replace_partition({token}, query => $q${HOURS}$q$, finish => false)"));
+    session.run(&format!("SELECT backfill_finish({token})"));
+    assert_eq!(session.lines("SELECT same, rows_rebuilt FROM backfill.verifications"), ["t|24"]);
+    let token = session.lease().token;
+    session.run(&format!(
+        "SELECT replace_partition({token}, query => 'SELECT $1, 9', finish => false); SELECT backfill_fail({token}, 'why', false)"
+    ));
+    assert_eq!(session.count("backfill.verifications"), 1);
 }

@@ -20,6 +20,8 @@
 //!                     that was built again: see `ledger::sequence`
 //! ```
 //!
+//! A window that is verified shows queued and leased, and then what it showed before.
+//!
 //! A window shows the first state in the order of [`State`] whose condition holds. A closed window has no lease
 //! and will not be retried, whatever its newest run says.
 
