@@ -135,3 +135,9 @@ pub fn for_claim(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> 
     let args = [pipeline.id.into(), text.into(), path.into()];
     role::as_ledger(|| spi::latest(NEWEST, &args, |row| row.at(1))).into_iter().next()
 }
+
+/// What the query means now, for a call that only reads; `None` where nothing says so.
+pub fn for_reader(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> {
+    let read = || settings::without_patience(|| meaning::of_text(&pipeline.owner, text, path));
+    subtransaction::attempt(read).ok()?.ok().map(|meaning| meaning.version.clone())
+}
