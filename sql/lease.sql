@@ -33,7 +33,7 @@ CREATE FUNCTION backfill_claim(
     AS 'MODULE_PATHNAME', 'backfill_claim_wrapper';
 REVOKE ALL ON FUNCTION backfill_claim(text, int, text[], text[], text, text) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_claim(text, int, text[], text[], text, text) IS
-'Hands out up to max_windows (1 to 1000) windows to a worker; an empty answer means that nothing can be had now. It gives fewer where its transaction has claimed so many that their locks (three each) fill a sixteenth of the server''s lock table: some 160 by default. Never waits. Without pipelines only those with a query are looked at; code_version states the code that the worker runs; window_key claims one named window of one pipeline. Errors: 22023, 42704 unknown pool or pipeline, 42501, 25006; 40001 above READ COMMITTED where the ledger moved since the snapshot.';
+'Hands out up to max_windows (1 to 1000) windows to a worker; an empty answer means that nothing can be had now. It gives fewer where its transaction has claimed so many that their locks (three each) fill a sixteenth of the server''s lock table: some 160 by default. Never waits. Without pipelines only those with a query are looked at; code_version states the code that the worker runs; window_key claims one named window of one pipeline. Where on_mixture is refuse it gives no window whose slice would mix code versions. Errors: 22023, 42704 unknown pool or pipeline, 42501, 25006; 40001 above READ COMMITTED where the ledger moved since the snapshot.';
 
 CREATE FUNCTION backfill_heartbeat(token bigint, progress jsonb DEFAULT NULL) RETURNS timestamptz
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
@@ -47,7 +47,7 @@ CREATE FUNCTION backfill_finish(token bigint, rows bigint DEFAULT NULL, digest t
     AS 'MODULE_PATHNAME', 'backfill_finish_wrapper';
 REVOKE ALL ON FUNCTION backfill_finish(bigint, bigint, text, jsonb) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_finish(bigint, bigint, text, jsonb) IS
-'Ends the run as done; the slice of its window is what it wrote. Passes the fence. Repeated for a token that was finished it answers the same again. Under a lease of kind verify rows and digest are held to those of the slice, unless replace_partition has compared already. Errors: BF001, BF002 (at the latest at COMMIT), 55000 where nothing was staged, or compared, 22023, 42501, 25006.';
+'Ends the run as done; the slice of its window is what it wrote. Passes the fence. Repeated for a token that was finished it answers the same again. Under a lease of kind verify rows and digest are held to those of the slice, unless replace_partition has compared already. Errors: BF001, BF002 (at the latest at COMMIT), BF007 where the slice would mix code versions and on_mixture is refuse, 55000 where nothing was staged, or compared, 22023, 42501, 25006.';
 
 CREATE FUNCTION backfill_fail(token bigint, error text, retry boolean DEFAULT true, sqlstate text DEFAULT NULL)
     RETURNS text LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp

@@ -56,6 +56,7 @@ CREATE TABLE backfill.pipeline_data (
     expected_duration interval,
     cost_per_hour     numeric,
     max_shrink        real        NOT NULL CHECK (max_shrink BETWEEN 0 AND 1),
+    on_mixture        text        NOT NULL CHECK (on_mixture IN ('allow', 'warn', 'refuse')),
     keep_previous     interval,              -- how long what plans replace is kept
     created_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     created_by        text        NOT NULL,
@@ -66,7 +67,7 @@ CREATE TABLE backfill.pipeline_data (
     CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
     CHECK ((target IS NULL) = (slice_column IS NULL)),
     CHECK (query IS NULL OR target IS NOT NULL),
-    CHECK (NOT depends_on_past OR max_active = 1),
+    CHECK (NOT depends_on_past OR max_active = 1 AND on_mixture <> 'refuse'),
     CHECK (query IS NULL OR code_version IS NULL)
 );
 -- A dropped pipeline keeps its row, because its runs and slices outlive it; its name and target are free again.

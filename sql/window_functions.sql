@@ -65,13 +65,13 @@ CREATE FUNCTION window_adopt(
     LANGUAGE c VOLATILE ROWS 1 SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_adopt_wrapper';
 REVOKE ALL ON FUNCTION window_adopt(text, backfill.bound, backfill.bound, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_adopt(text, backfill.bound, backfill.bound, text, text) IS
-'Takes the rows that the target holds already as the slices of the due windows between since and until (exclusive) that have none, built by code_version. Answers how many windows and rows that are, and the keys of the windows without rows, which stay as they are. Windows that are leased, to be retried, owned by a plan or closed, or that another session is taking, are left alone. Needs SELECT on the target. Errors: 54000 for more than 10 million windows, BF012, 22023 without a code version, a reason or a target, 42704, 42501, 25006.';
+'Takes the rows that the target holds already as the slices of the due windows between since and until (exclusive) that have none, built by code_version. Answers how many windows and rows that are, and the keys of the windows without rows, which stay as they are. Windows that are leased, to be retried, owned by a plan or closed, or that another session is taking, are left alone. Needs SELECT on the target. Errors: BF007 where code_version would mix with the slices that there are and on_mixture is refuse, 55000 after another decision in the same transaction in that case, 54000 for more than 10 million windows, BF012, 22023 without a code version, a reason or a target, 42704, 42501, 25006.';
 
 CREATE FUNCTION window_unadopt(pipeline text, since backfill.bound, until backfill.bound, reason text) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'window_unadopt_wrapper';
 REVOKE ALL ON FUNCTION window_unadopt(text, backfill.bound, backfill.bound, text) FROM PUBLIC;
 COMMENT ON FUNCTION window_unadopt(text, backfill.bound, backfill.bound, text) IS
-'Takes the adoption of the windows between since and until (exclusive) back where their slices are still the adopted ones, and answers how many. They are what they were before; the rows of the target stay. Errors: 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
+'Takes the adoption of the windows between since and until (exclusive) back where their slices are still the adopted ones, and answers how many. They are what they were before; the rows of the target stay. Errors: 55000 after another decision in the same transaction where on_mixture is refuse, 54000 for more than 10 million windows, BF012, 22023, 42704, 42501, 25006.';
 
 CREATE FUNCTION backfill.windows_of(
     pipeline_id bigint,

@@ -27,6 +27,8 @@ pub enum Code {
     OutsideWindow,
     /// BF006: the new slice is empty or much smaller than the old one.
     Shrunk,
+    /// BF007: slices of several code versions would stand side by side.
+    Mixed,
     /// BF009: another plan owns the window.
     Owned,
     /// BF011: a protected table is written without the fence of the window.
@@ -69,6 +71,7 @@ impl Code {
             Self::OutOfDate => "BF004",
             Self::OutsideWindow => "BF005",
             Self::Shrunk => "BF006",
+            Self::Mixed => "BF007",
             Self::Owned => "BF009",
             Self::Unfenced => "BF011",
             Self::OffGrid => "BF012",

@@ -1,7 +1,8 @@
 //! Faults that users of other systems reported in public, and the tests that make their kind impossible here.
 //!
-//! The letters are subjects: A what starts by itself, B order, F the life of a backfill, G size and progress, I replacing
-//! and publishing, J what a slice is a function of. Where nothing is tried yet, the case says what it waits for.
+//! The letters are subjects: A what starts by itself, B order, F the life of a backfill, G size and progress, H versions and
+//! changed definitions, I replacing and publishing, J what a slice is a function of. Where nothing is tried yet, the case says
+//! what it waits for.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ use Tried::{By, Not};
 /// A case: its name, what went wrong there, where, and what tries it here.
 type Case = (&'static str, &'static str, &'static str, Tried);
 
-const CASES: [Case; 43] = [
+const CASES: [Case; 50] = [
     (
         "A1",
         "enabling a pipeline started runs for all its history",
@@ -274,6 +275,67 @@ const CASES: [Case; 43] = [
         By(&[
             "plans::approving::prices_and_the_clock_alone_do_not_put_a_draft_out_of_date",
             "plans::living::a_completed_plan_that_is_extended_goes_on",
+        ]),
+    ),
+    (
+        "H1",
+        "after a deployment a rerun used the old code, or some windows of it did",
+        "apache/airflow#67657, #49639, #52884",
+        By(&[
+            "mixture::pinning::other_code_in_the_middle_neither_diverts_nor_breaks_a_plan",
+            "mixture::pinning::another_query_of_the_pipeline_does_not_divert_a_plan",
+            "versions::what_is_edited_in_the_middle_of_a_plan_is_noticed",
+        ]),
+    ),
+    (
+        "H3",
+        "all was green while some partitions were built by an older version",
+        "dagster-io/dagster#22553, #22704, #18921",
+        By(&[
+            "mixture::pinning::to_finish_on_another_version_takes_a_plan_of_its_own_and_is_on_record",
+            "mixture::compatible::compatible_versions_are_no_mixture_and_are_listed_each",
+        ]),
+    ),
+    (
+        "H4",
+        "which version had built an interval was forgotten by a clean-up",
+        "TobikoData/sqlmesh, _update_intervals_for_deleted_snapshots",
+        By(&["mixture::pinning::another_query_of_the_pipeline_does_not_divert_a_plan"]),
+    ),
+    (
+        "H6",
+        "a run that was resumed built its second half by other code",
+        "bruin-data/bruin, its documentation",
+        By(&[
+            "mixture::pinning::to_finish_on_another_version_takes_a_plan_of_its_own_and_is_on_record",
+            "versions::what_is_edited_in_the_middle_of_a_plan_is_noticed",
+        ]),
+    ),
+    (
+        "H7",
+        "a definition that was changed in the middle of a backfill broke it, or moved it elsewhere",
+        "dagster-io/dagster#31450, #32303, #30058; spotify/styx#41",
+        By(&[
+            "mixture::pinning::other_code_in_the_middle_neither_diverts_nor_breaks_a_plan",
+            "grids::a_plan_goes_over_a_switch",
+        ]),
+    ),
+    (
+        "H9",
+        "with another cadence and a later start windows before the start were asked for",
+        "dagster-io/dagster#21812",
+        By(&[
+            "grids::the_windows_before_the_switch_stay_and_those_after_it_are_laid_anew",
+            "grids::a_switch_is_at_a_boundary_of_both_grids_and_after_every_window_of_the_ledger",
+        ]),
+    ),
+    (
+        "H10",
+        "cadence and start could not be changed, so that people deleted the pipeline with its state",
+        "MicrosoftDocs/azure-docs#52805",
+        By(&[
+            "grids::the_windows_before_the_switch_stay_and_those_after_it_are_laid_anew",
+            "grids::an_earlier_start_adds_windows_which_do_not_start",
         ]),
     ),
     (

@@ -10,7 +10,7 @@ mod proposing;
 pub mod reverting;
 mod reverting_beside;
 mod size;
-mod together;
+pub mod together;
 mod together_beside;
 
 use pgrx_tests::Session;

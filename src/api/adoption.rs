@@ -4,7 +4,9 @@ use crate::domain::calendar::Window;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::adoption;
 use crate::ledger::mark::Decision;
-use crate::ledger::retarget;
+use crate::ledger::mixture::OnMixture;
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::{gate, mixture, retarget};
 use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::{role, target};
 use pgrx::prelude::*;
@@ -38,6 +40,7 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
         .hint("Give it target and slice_column with pipeline_alter(), or plan the windows."));
     };
     target::require_read(oid, role::caller())?;
+    require_free(pipeline, "window_adopt")?;
     retarget::hold(pipeline)?;
     let candidates = adoption::candidates(decision)?;
     let Some(first) = candidates.first() else { return Ok((0, 0, vec![])) };
@@ -48,9 +51,18 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
     let measures = segment.measure_each(windows);
     let (slices, empty): (Vec<_>, Vec<_>) =
         candidates.into_iter().zip(measures).partition(|(_, measure): &(_, Measure)| measure.rows > 0);
+    let starts: Vec<_> = slices.iter().map(|(candidate, _)| candidate.window.start).collect();
+    if !starts.is_empty() {
+        mixture::admit_all(pipeline, "what is adopted", &starts, [Some(code_version.clone())])?;
+    }
     let (windows, rows) = adoption::write(decision, &code_version, &slices);
     let empty_keys = empty.iter().map(|(candidate, _)| pipeline.key_of(candidate.window.start)).collect();
     Ok((windows, rows, empty_keys))
+}
+
+/// It may wait for workers that publish (55000 where one of them would wait for this transaction).
+fn require_free(pipeline: &Pipeline, call: &str) -> Result<()> {
+    if pipeline.on_mixture == OnMixture::Refuse { gate::require_none_closed(call) } else { Ok(()) }
 }
 
 #[pg_extern(sql = false)]
@@ -61,5 +73,7 @@ fn window_unadopt(
     reason: Option<String>,
 ) -> i64 {
     let decision = answer(Decision::read(pipeline, since, until, reason));
+    answer(require_free(&decision.pipeline, "window_unadopt"));
+    mixture::exclude(&decision.pipeline);
     adoption::take_back(&decision) as i64
 }

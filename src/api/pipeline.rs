@@ -6,6 +6,7 @@ use crate::domain::calendar::Grid;
 use crate::domain::timeline::Timeline;
 use crate::domain::zone::{Instant, Zone};
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::mixture::OnMixture;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
@@ -61,8 +62,8 @@ const TABLE: [&str; 2] = ["target", "slice_column"];
 const SWITCH_AT: &str = "switch_at";
 
 /// Settings that the contract names and a later release builds, with the value that asks for nothing.
-fn not_built() -> [(&'static str, Value); 3] {
-    [("on_mixture", json!("warn")), ("on_impure", json!("warn")), ("stamp_column", Value::Null)]
+fn not_built() -> [(&'static str, Value); 2] {
+    [("on_impure", json!("warn")), ("stamp_column", Value::Null)]
 }
 
 #[pg_extern(sql = false)]
@@ -192,6 +193,7 @@ struct Checked {
     max_shrink: f32,
     description: Option<String>,
     depends_on_past: bool,
+    on_mixture: String,
     keep_previous: Option<Span>,
 }
 
@@ -316,6 +318,21 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             "Leave max_active out.",
         ));
     }
+    let on_mixture = text("on_mixture").ok_or_else(|| required("on_mixture"))?;
+    if !OnMixture::NAMES.contains(&on_mixture.as_str()) {
+        return Err(invalid(
+            &format!("on_mixture \"{on_mixture}\" is unknown"),
+            &format!("on_mixture is one of {}.", OnMixture::NAMES.join(", ")),
+            "Leave on_mixture at its default, 'warn'.",
+        ));
+    }
+    if depends_on_past && on_mixture == "refuse" {
+        return Err(invalid(
+            "on_mixture cannot be 'refuse' where windows depend on the past",
+            "Each window is built from the one before it, so that new code cannot build all of them before they are published.",
+            "Give on_mixture => 'warn'.",
+        ));
+    }
     Ok(Checked {
         grid,
         target: relation,
@@ -337,6 +354,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         max_shrink,
         description: text("description"),
         depends_on_past,
+        on_mixture,
         keep_previous: long("keep_previous", keep_previous, 1)?,
     })
 }
@@ -346,7 +364,7 @@ macro_rules! setting_columns {
         "target, slice_column, query, query_path, code_version, backlog, catchup, \
          delay, pool_id, max_active, lease_for, run_timeout, max_attempts, retry_delay, source_retention, \
          expected_duration, cost_per_hour, max_shrink, description, \
-         depends_on_past, keep_previous"
+         depends_on_past, keep_previous, on_mixture"
     };
 }
 const INSERT: &str = concat!(
@@ -354,14 +372,14 @@ const INSERT: &str = concat!(
     setting_columns!(),
     ", cadence, start_local, start_at, time_zone, given_start) \
      VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $26)"
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $27)"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET max_active_before = GREATEST(max_active_before, max_active), \
        (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22, $23) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22, $23, $24) WHERE pipeline_id = $1"
 );
 
 impl Checked {
@@ -389,6 +407,7 @@ impl Checked {
             self.description.as_deref().into(),
             self.depends_on_past.into(),
             self.keep_previous.into(),
+            self.on_mixture.as_str().into(),
         ]
     }
 

@@ -10,7 +10,7 @@ use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selec
 use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{Reading, require_reason};
-use crate::ledger::{compatible, gate, grid, pool, price, sequence, version, writer};
+use crate::ledger::{compatible, gate, grid, mixture, pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, query, role, session, settings, spi};
@@ -339,6 +339,9 @@ pub fn approve(plan_id: i64, windows: i64) -> Result<String> {
     let selection = select(&pipeline, &request, plan.code_version.as_deref(), plan.as_of)?;
     revalidate(&pipeline, &plan, &request, &selection)?;
     let mut members = selection.list(&pipeline);
+    if !request.verifies {
+        mixture::admit_plan(&pipeline, plan_id, plan.together, plan.code_version.as_deref(), &members)?;
+    }
     if request.ordering == Ordering::NewestFirst {
         members.reverse();
     }

@@ -11,7 +11,7 @@ use crate::ledger::run::{self, Run};
 use crate::ledger::source::Built;
 use crate::ledger::together::{self, Staged};
 use crate::ledger::window::Reading;
-use crate::ledger::{audit, compatible, gate, several, version};
+use crate::ledger::{audit, compatible, gate, mixture, several, version};
 use crate::postgres::datum::Span;
 use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
@@ -40,6 +40,9 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     together::require_whole(&pipeline, &plan, &windows)?;
     let publishing: Vec<_> =
         windows.iter().map(|window| Publishing { window, stage, allow_shrink }).collect();
+    let starts: Vec<_> = windows.iter().map(|window| window.start).collect();
+    let versions = windows.iter().map(|window| window.code_version.clone());
+    mixture::admit_all(&pipeline, &format!("plan {plan_id}"), &starts, versions)?;
     several::exchange(&publishing).map_err(|error| match error.code {
         Code::Shrunk if error.hint.as_deref().is_some_and(|hint| hint.contains("replace_partition")) => error.hint(format!(
             "The target got rows since the window was staged. If they may go: SELECT backfill_publish({plan_id}, allow_shrink => 'why')."

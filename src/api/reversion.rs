@@ -11,7 +11,7 @@ use crate::ledger::reversion::{self, Published};
 use crate::ledger::run::{self, Run};
 use crate::ledger::source::{Built, Source};
 use crate::ledger::window::require_reason;
-use crate::ledger::{gate, several, together};
+use crate::ledger::{gate, mixture, several, together};
 use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
 use pgrx::prelude::*;
@@ -38,12 +38,14 @@ fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
     let stale = reversion::stale_before(&pipeline, &windows);
     let back: Vec<_> =
         windows.iter().map(|window| PuttingBack { pipeline: &pipeline, window, reason: &reason }).collect();
+    mixture::exclude(&pipeline);
     several::exchange(&back)?;
     if let Some((before, after)) = together::definition(&plan)? {
         // Unless it was given other code since.
         pipeline.redefine(&after, &together::definition_before(&plan, before)?);
     }
     reversion::note(&pipeline, &plan, stale, &reason);
+    mixture::note_reverted(&pipeline, plan_id);
     Ok(windows.len() as i64)
 }
 

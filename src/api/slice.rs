@@ -175,7 +175,11 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
     let refusal = built
         .inside(&run, &target)
         .and_then(|()| guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()))
-        .and_then(|_| audit::check(&run, &built.rows));
+        .and_then(|_| audit::check(&run, &built.rows))
+        .and_then(|()| match place {
+            Some(_) => Ok(()),
+            None => publication::require_version(&run, &source),
+        });
     match refusal {
         Ok(()) => {
             write(&run, &target, place, &source, built, Strategy::Auto, consent, Closing::Finish)?;

@@ -5,6 +5,7 @@ use crate::domain::lifecycle::{Outcome, State};
 use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Result, answer};
+use crate::ledger::mixture;
 use crate::ledger::obstacle::{Obstacles, is_waiting};
 use crate::ledger::piece::{self, Piece, Seen};
 use crate::ledger::pipeline::Pipeline;
@@ -184,7 +185,13 @@ fn why_named(pipeline: Option<String>, window_key: Option<String>) -> Result<Str
 
 /// One honest sentence or more on why the window is as it is, and what would move it.
 fn why(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> String {
-    let said = state_text(pipeline, seen);
+    let mut said = state_text(pipeline, seen);
+    if let (State::Eligible, Some(wanted)) = (seen.state, &obstacles.wanted) {
+        said.push_str(&format!(
+            " on_mixture is 'refuse': a worker gets it that states a version compatible with {wanted}. {}",
+            mixture::ways_forward(pipeline)
+        ));
+    }
     match is_waiting(seen.state).then(|| obstacles.before(seen)).flatten() {
         Some(obstacle) => format!("{said} Now {}.", obstacle.reason),
         None => said,
@@ -226,6 +233,9 @@ fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
         },
         State::Locked => format!("It was locked {}. Nothing runs it until it is unlocked.", said()),
         State::Skipped => format!("It was skipped {}.", said()),
+        State::Blocked if seen.blocked_by.is_none() => {
+            format!("It does not start by itself, because it would mix code versions. {}", mixture::ways_forward(pipeline))
+        }
         State::Blocked => "It waits for a window before it, on which it depends.".to_owned(),
         State::Queued => format!(
             "Approved plan {} will run it when a worker claims it and a permit is free.",

@@ -16,7 +16,8 @@
 //!   done ─▶ missed, where its plan is reverted and it had no slice before; to done or stale where it had one
 //!
 //!   locked, skipped   a person closed the window: from every state, and back when that is lifted
-//!   blocked           in place of queued or eligible, while a window before it is in its way; and stale for done, where
+//!   blocked           in place of queued or eligible, while a window before it is in its way, or its code version is
+//!                     (`ledger::mixture`); and stale for done, where
 //!                     that was built again: see `ledger::sequence`
 //! ```
 //!
@@ -40,7 +41,7 @@ pub enum State {
     Locked,
     /// A person decided that it does not run.
     Skipped,
-    /// It waits for the window before it, on which it depends.
+    /// It waits for the window before it, on which it depends, or for a decision about its code version.
     Blocked,
     /// An approved plan will run it.
     Queued,

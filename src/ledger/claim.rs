@@ -18,6 +18,7 @@ use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::candidate::{self, Candidate};
+use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::permit::{self, Cap, Permit, Size};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
@@ -207,6 +208,15 @@ impl Source {
             _ => Some(stated.map(str::to_owned)),
         }
     }
+
+    /// Whether what the windows will be built by may be published, as things stand. What is staged is judged when it is
+    /// published, and a verification publishes nothing.
+    fn fits(&self, version: Option<&str>, windows: &[Candidate]) -> bool {
+        let is_judged =
+            self.pipeline.on_mixture == OnMixture::Refuse && self.plan_stage.is_none() && !self.verifies;
+        !is_judged
+            || windows.iter().all(|window| mixture::fits(self.pipeline.id, version, window.window_start))
+    }
 }
 
 /// Gives out up to `max_windows` leases, fewer where the transaction has its share of locks. Never waits for anyone; an empty answer means that nothing can be
@@ -278,6 +288,10 @@ fn serve(source: &mut Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) 
             role::as_ledger(|| held.give_back(source, |_| true));
             return Ok(vec![]);
         };
+        if !source.fits(version.as_deref(), &held.windows) {
+            role::as_ledger(|| held.give_back(source, |_| true));
+            return Ok(vec![]);
+        }
         let grants = role::as_ledger(|| write(source, wish, &role_name, version, &held));
         if !grants.is_empty() {
             return Ok(grants);

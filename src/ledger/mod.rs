@@ -15,6 +15,7 @@ pub mod gate;
 pub mod grid;
 pub mod kept;
 pub mod mark;
+pub mod mixture;
 pub mod obstacle;
 pub mod pace;
 pub mod permit;

@@ -1,11 +1,12 @@
 //! What keeps windows that would run from being handed out.
 
 use crate::domain::lifecycle::{Outcome, State};
+use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::permit::Cap;
 use crate::ledger::piece::{Piece, Seen};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::window::Reading;
-use crate::ledger::writer;
+use crate::ledger::{version, writer};
 use crate::postgres::lock::{Holders, Key};
 use crate::postgres::{role, spi};
 use std::collections::{BTreeSet, HashMap};
@@ -26,6 +27,10 @@ pub struct Obstacles {
     writers: HashMap<i64, i32>,
     /// The windows that block others, with the state that they are in.
     blocking: HashMap<i64, (String, State)>,
+    /// Why the pipeline's own code builds nothing now.
+    mixture: Option<Obstacle>,
+    /// Which versions outside workers may state, where that matters.
+    pub wanted: Option<String>,
     /// What claims hold that are not committed.
     holders: Holders,
 }
@@ -48,6 +53,11 @@ const CAPS: &str = "WITH held AS (
         SELECT pl.plan_id, pl.pool_id, pl.concurrency FROM backfill.plan_data pl
         WHERE pl.pipeline_id = $1 AND pl.state IN ('approved', 'paused')
     ) s JOIN backfill.pool_data o ON o.pool_id = s.pool_id";
+
+/// Plans that publish each window by itself and know its version.
+const PLANS: &str = "SELECT pl.plan_id, pl.code_version FROM backfill.plan_data pl
+    WHERE pl.pipeline_id = $1 AND pl.state IN ('approved', 'paused') AND pl.publish = 'each'
+      AND pl.code_version IS NOT NULL";
 
 /// What an open transaction holds, in words: a claim that is not committed, as a rule.
 fn claimed_by(pids: impl IntoIterator<Item = Option<i32>>, what: &str) -> Obstacle {
@@ -73,10 +83,15 @@ impl Obstacles {
             sources: HashMap::new(),
             writers: HashMap::new(),
             blocking: HashMap::new(),
+            mixture: None,
+            wanted: None,
             holders: Holders::default(),
         };
         if waiting().next().is_none() {
             return found;
+        }
+        if pipeline.on_mixture == OnMixture::Refuse {
+            found.look_at_versions(pipeline);
         }
         found.holders = role::as_ledger(Holders::now);
         let held = waiting().filter(|piece| piece.record().newest == Some(Outcome::Revoked));
@@ -115,6 +130,25 @@ impl Obstacles {
         caps.into_iter().filter_map(|(plan, caps)| Some((plan, caps.into_iter().find_map(full)?))).collect()
     }
 
+    fn look_at_versions(&mut self, pipeline: &Pipeline) {
+        let against = |version: &str| {
+            let fits = mixture::fits(pipeline.id, Some(version), mixture::NO_WINDOW);
+            (!fits).then(|| Obstacle {
+                by: "on_mixture".to_owned(),
+                reason: mixture::obstacle(pipeline, version),
+            })
+        };
+        match version::shown(Reading::Stable, pipeline) {
+            Some(version) => self.mixture = against(&version),
+            None if pipeline.query.is_none() => self.wanted = mixture::wanted(pipeline),
+            None => {}
+        }
+        let plans = role::as_ledger(|| {
+            spi::read(PLANS, &[pipeline.id.into()], |row| (row.at::<i64>(1), row.at::<String>(2)))
+        });
+        self.sources.extend(plans.iter().filter_map(|(plan, version)| Some((*plan, against(version)?))));
+    }
+
     /// What is in the way of a window that waits.
     pub fn before(&self, seen: &Seen) -> Option<Obstacle> {
         let record = seen.record();
@@ -136,6 +170,9 @@ impl Obstacles {
                     record.token.unwrap_or_default()
                 ),
             });
+        }
+        if let Some(mixture) = self.mixture.as_ref().filter(|_| record.owner_plan.is_none()) {
+            return Some(mixture.clone());
         }
         self.sources.get(&record.owner_plan.unwrap_or(0)).cloned()
     }

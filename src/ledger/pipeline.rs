@@ -6,6 +6,7 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::grid;
+use crate::ledger::mixture::OnMixture;
 use crate::ledger::rights::{self, Level};
 use crate::postgres::datum::Span;
 use crate::postgres::spi::{self, Row};
@@ -43,6 +44,8 @@ pub struct Pipeline {
     pub max_shrink: f32,
     /// How long what plans replace is kept.
     pub keep_previous: Option<Span>,
+    /// What becomes of slices of several code versions.
+    pub on_mixture: OnMixture,
     pub dropped: bool,
     /// A window is a function of the one before it.
     pub depends_on_past: bool,
@@ -65,11 +68,11 @@ macro_rules! pipeline_columns {
          p.depends_on_past, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
          p.dropped_at IS NOT NULL, p.grid_version, p.first_position, p.grid_since, \
-         p.ended_grids, p.keep_previous"
+         p.ended_grids, p.keep_previous, p.on_mixture"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 30;
+pub const COLUMNS: i32 = 31;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -128,6 +131,7 @@ impl Pipeline {
             cost_per_hour: row.get(23),
             max_shrink: row.at(24),
             keep_previous: row.get(30),
+            on_mixture: OnMixture::parse(&row.at::<String>(31)).expect("a CHECK lists them"),
             dropped: row.at(25),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Error, Result};
 use crate::ledger::kept::Keeper;
+use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::plan_stage;
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice;
@@ -82,9 +83,19 @@ pub fn publish(
     consent: Option<String>,
     closing: Closing,
 ) -> Result<Replacement> {
+    require_version(run, source)?;
     let replacement = exchange(run, target, source, built, strategy, consent)?;
     close(run, source, &replacement, closing)?;
     Ok(replacement)
+}
+
+/// Refuses before anything is written what would mix code versions where that is not to be (BF007).
+pub fn require_version(run: &Run, source: &Source) -> Result<()> {
+    if run.pipeline.on_mixture != OnMixture::Refuse {
+        return Ok(());
+    }
+    let version = source.version(run)?;
+    mixture::Publication::of(run.token, version.as_deref()).map_or(Ok(()), |publication| publication.admit())
 }
 
 /// Puts the new rows of a window into the stage of its plan, which publishes all windows at once. What the target would

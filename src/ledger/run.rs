@@ -17,6 +17,7 @@
 
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::mixture::Publication;
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::{effect, epoch, gate, verification};
@@ -364,6 +365,15 @@ pub fn finish(run: &Run, ending: &Ending) -> Result<()> {
 
 fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, ending: &Ending) -> Result<()> {
     gate::note(pipeline_id, pool_id, token);
+    let publication = Publication::of(token, ending.code_version.as_deref());
+    if let Some(publication) = &publication {
+        // The row of the lease comes first in the order of locks.
+        let must_fence = publication.is_refusable() && !publication.is_fenced;
+        if must_fence && role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
+            return Err(lost(token));
+        }
+        publication.admit()?;
+    }
     let metrics = ending.metrics.as_ref().map(|m| pgrx::JsonB(m.0.clone()));
     let args = [
         token.into(),
@@ -377,6 +387,9 @@ fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, end
     let Some(has_effects) = role::as_ledger(|| spi::first(FINISH, &args, |row| row.at(1))) else {
         return Err(lost(token));
     };
+    if let Some(publication) = publication {
+        publication.warn();
+    }
     if has_effects {
         effect::publish(token);
     }
@@ -465,6 +478,10 @@ pub fn published(run: &Run, ending: &Ending) {
 /// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever
 /// becomes of it.
 pub fn record(run: &Run, ending: &Ending) -> Result<()> {
+    let publication = Publication::of(run.token, ending.code_version.as_deref());
+    if let Some(publication) = &publication {
+        publication.admit()?;
+    }
     let args = [
         run.token.into(),
         ending.rows.into(),
@@ -474,6 +491,9 @@ pub fn record(run: &Run, ending: &Ending) -> Result<()> {
     ];
     if role::as_ledger(|| spi::run(RECORD, &args)) == 0 {
         return Err(lost(run.token));
+    }
+    if let Some(publication) = publication {
+        publication.warn();
     }
     Ok(())
 }

@@ -40,6 +40,8 @@ pub struct Staged {
     pub is_accepted: bool,
     is_locked: bool,
     newer: Option<i64>,
+    /// The version that built its rows.
+    pub code_version: Option<String>,
 }
 
 const STAGED: &str = "SELECT r.window_start, r.token, r.rows, r.digest, r.allow_shrink, r.worker IS NULL,
@@ -47,7 +49,7 @@ const STAGED: &str = "SELECT r.window_start, r.token, r.rows, r.digest, r.allow_
                 WHERE c.pipeline_id = $1 AND c.window_start = r.window_start AND c.in_force),
         (SELECT n.token FROM backfill.run_data n
          WHERE n.pipeline_id = $1 AND n.window_start = r.window_start AND n.turn > r.turn
-         ORDER BY n.turn DESC LIMIT 1)
+         ORDER BY n.turn DESC LIMIT 1), r.code_version
     FROM backfill.plan_run_data r
     WHERE r.pipeline_id = $1 AND r.plan_id = $2 AND r.together AND r.outcome = 'done' AND r.published_at IS NULL
       AND NOT r.skipped
@@ -63,6 +65,7 @@ fn decode(row: &spi::Row) -> Staged {
         is_accepted: row.at(6),
         is_locked: row.at(7),
         newer: row.get(8),
+        code_version: row.get(9),
     }
 }
 

@@ -9,9 +9,11 @@ use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::alike::Alike;
 use crate::ledger::grid;
+use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::piece::{self, Piece, Seen};
 use crate::ledger::pipeline::{ON_GRID, Pipeline};
 use crate::ledger::sequence;
+use crate::ledger::version;
 use crate::postgres::{datum, role, spi};
 use std::ops::Range;
 
@@ -129,7 +131,9 @@ pub fn look(
     now: Instant,
 ) -> Result<Vec<Piece>> {
     if !pipeline.depends_on_past {
-        return look_at_each(reading, pipeline, positions, now);
+        let mut pieces = look_at_each(reading, pipeline, positions, now)?;
+        block_mixture(pipeline, &mut pieces);
+        return Ok(pieces);
     }
     let all = look_at_each(reading, pipeline, pipeline.grid.first..positions.end, now)?;
     let judged = sequence::judge(&pipeline.grid, all);
@@ -142,7 +146,25 @@ pub fn look_at_all(pipeline: &Pipeline, now: Instant) -> Vec<Piece> {
     let newest = records.last().map_or(i64::MIN, |(position, _)| *position);
     let all = pipeline.grid.first..newest.max(pipeline.newest_due(now)) + 1;
     let pieces = assemble(Reading::Stable, pipeline, all, records, now);
-    if pipeline.depends_on_past { sequence::judge(&pipeline.grid, pieces) } else { pieces }
+    if pipeline.depends_on_past {
+        return sequence::judge(&pipeline.grid, pieces);
+    }
+    let mut pieces = pieces;
+    block_mixture(pipeline, &mut pieces);
+    pieces
+}
+
+/// Marks what may start by itself and whose slice would be refused because of its code version.
+fn block_mixture(pipeline: &Pipeline, pieces: &mut [Piece]) {
+    let mut eligible = pieces.iter_mut().filter(|piece| piece.state == State::Eligible).peekable();
+    if pipeline.on_mixture != OnMixture::Refuse || eligible.peek().is_none() {
+        return;
+    }
+    let Some(version) = version::shown(Reading::Stable, pipeline) else { return };
+    // An eligible window has no slice.
+    if !mixture::fits(pipeline.id, Some(&version), mixture::NO_WINDOW) {
+        eligible.for_each(|piece| piece.state = State::Blocked);
+    }
 }
 
 /// The windows of pieces, one by one as they are asked for.

@@ -5,7 +5,7 @@
 //! `pg_advisory_lock`, which any role may call. A key is 48 bits of a hash: two keys that collide make a
 //! claim look elsewhere, nothing more, because the unique indexes of `run_data` decide.
 //!
-//! Order, for whoever waits at all: row of a lease, then target, then gates; for people definitions, then decisions and
+//! Order, for whoever waits at all: row of a lease, then versions (`Mixture`), then rows of the target, then gates; for people definitions, then decisions and
 //! approvals, then the gate of the pipeline or of the pool, then rows of plans, pipelines and pools. Claims take window,
 //! pool slot, limit slot and grid only if they are free and so never wait, as the lock of a target is taken.
 //!
@@ -53,6 +53,8 @@ pub enum Key {
     Version { pipeline: i64 },
     /// The target of a pipeline: shared by those who write a slice of it, see `ledger::retarget`.
     Target { pipeline: i64 },
+    /// Which code versions the slices of a pipeline are of, see `ledger::mixture`.
+    Mixture { pipeline: i64 },
     /// The grid of a pipeline: shared by claims of windows that the ledger may not name yet, see `ledger::grid`.
     Grid { pipeline: i64 },
 }
@@ -81,6 +83,7 @@ impl Key {
             Self::Grid { pipeline } => [13, pipeline, 0, 0],
             Self::Decisions { pipeline } => [14, pipeline, 0, 0],
             Self::Target { pipeline } => [15, pipeline, 0, 0],
+            Self::Mixture { pipeline } => [16, pipeline, 0, 0],
         };
         parts
             .into_iter()
@@ -148,6 +151,11 @@ fn give_back(key: Key, mode: u32) {
 /// Gives back a lock that was taken for nothing. The others are held to the end of the transaction.
 pub fn release(key: Key) {
     give_back(key, pg_sys::ExclusiveLock);
+}
+
+/// Gives back a lock that was taken shared for nothing.
+pub fn release_shared(key: Key) {
+    give_back(key, pg_sys::ShareLock);
 }
 
 /// Whether nobody else holds the lock exclusively now.

@@ -1,0 +1,423 @@
+//! Whether slices of several code versions may stand side by side: the pipeline's `on_mixture`.
+//!
+//! Where it is `refuse`, a publication needs a slice of its own class in another window, or that no other window has one
+//! (BF007). So a mixture that exists can be made whole, and is never widened. What is published together is judged by how the
+//! pipeline stands afterwards. Putting back what a plan replaced is exempt.
+//!
+//! What was looked at must hold until COMMIT, so that a publication of such a pipeline takes `Key::Mixture`: shared where it
+//! only adds to a class that is there, exclusively where it may bring the first slice of a class or take the last one away. It
+//! looks again when it has the lock, and holds none while it waits for the other kind. It comes after the row of the lease
+//! and before the rows of the target are written; whoever holds a gate exclusively does not ask for it. A transaction that publishes
+//! several windows keeps the lock of the first, so that two of them may get a deadlock (40P01), as they may by their windows.
+
+use crate::domain::calendar::Window;
+use crate::domain::zone::Instant;
+use crate::error::{Code, Error, Result};
+use crate::ledger::gate;
+use crate::ledger::pipeline::Pipeline;
+use crate::ledger::plan;
+use crate::postgres::{lock, lock::Key, quote, role, spi};
+use std::collections::BTreeSet;
+
+/// What becomes of a mixture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnMixture {
+    Allow,
+    Warn,
+    Refuse,
+}
+
+impl OnMixture {
+    pub const NAMES: [&str; 3] = ["allow", "warn", "refuse"];
+
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "allow" => Some(Self::Allow),
+            "warn" => Some(Self::Warn),
+            "refuse" => Some(Self::Refuse),
+            _ => None,
+        }
+    }
+}
+
+/// The version that stands for slices without one.
+const UNKNOWN: &str = "unknown";
+
+/// The slices that a pipeline ($1) has now, newest window first.
+macro_rules! slices {
+    () => {
+        "(SELECT * FROM (
+            SELECT DISTINCT ON (n.window_start) n.window_start, n.run_kind,
+                   COALESCE(n.code_version, 'unknown') AS code_version
+            FROM backfill.run_data n WHERE n.pipeline_id = $1 AND n.published_at IS NOT NULL
+            ORDER BY n.window_start DESC, n.turn DESC
+         ) c WHERE c.run_kind <> 'withdrawn')"
+    };
+}
+
+/// Whether a slice is of the class of a version ($2).
+macro_rules! is_same {
+    () => {
+        "(s.code_version = $2 OR s.code_version IN (
+            SELECT o.code_version FROM backfill.version_class_data m
+            JOIN backfill.version_class_data o ON o.pipeline_id = $1 AND o.class = m.class
+            WHERE m.pipeline_id = $1 AND m.code_version = $2))"
+    };
+}
+
+/// Whether the slice of the window before, of the one after or of the newest one is of the class, and whether the window's own is
+/// not.
+const NEAR: &str = concat!(
+    "SELECT COALESCE(pg_catalog.bool_or(",
+    is_same!(),
+    ") FILTER (WHERE s.window_start <> $3), false), COALESCE(pg_catalog.bool_or(NOT ",
+    is_same!(),
+    ") FILTER (WHERE s.window_start = $3), false)
+    FROM (
+        SELECT (SELECT o.window_start FROM backfill.run_data o
+                WHERE o.pipeline_id = $1 AND o.window_start < $3 AND o.published_at IS NOT NULL
+                ORDER BY o.window_start DESC LIMIT 1)
+        UNION ALL
+        SELECT (SELECT o.window_start FROM backfill.run_data o
+                WHERE o.pipeline_id = $1 AND o.window_start > $3 AND o.published_at IS NOT NULL
+                ORDER BY o.window_start LIMIT 1)
+        UNION ALL
+        SELECT (SELECT o.window_start FROM backfill.run_data o
+                WHERE o.pipeline_id = $1 AND o.window_start > $3 AND o.published_at IS NOT NULL
+                ORDER BY o.window_start DESC LIMIT 1)
+        UNION ALL
+        SELECT $3
+    ) w (window_start)
+    CROSS JOIN LATERAL (
+        SELECT n.window_start, n.run_kind, COALESCE(n.code_version, 'unknown') AS code_version
+        FROM backfill.run_data n
+        WHERE n.pipeline_id = $1 AND n.window_start = w.window_start AND n.published_at IS NOT NULL
+        ORDER BY n.turn DESC LIMIT 1
+    ) s
+    WHERE s.run_kind <> 'withdrawn'"
+);
+
+/// The same of all windows, and whether another one has any slice.
+const FAR: &str = concat!(
+    "SELECT EXISTS (SELECT FROM ",
+    slices!(),
+    " s WHERE s.window_start <> $3 AND ",
+    is_same!(),
+    "), EXISTS (SELECT FROM ",
+    slices!(),
+    " s WHERE s.window_start <> $3)"
+);
+
+/// How the slice of a window would stand among those of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    /// Another window has one of its class.
+    is_shared: bool,
+    /// No other window has one.
+    is_alone: bool,
+    /// It takes the place of one of another class.
+    replaces: bool,
+}
+
+impl Standing {
+    fn of(pipeline_id: i64, version: &str, window: Instant) -> Self {
+        let args = [pipeline_id.into(), version.into(), window.into()];
+        role::as_ledger(|| {
+            let both = |row: &spi::Row| (row.at::<bool>(1), row.at::<bool>(2));
+            let (is_shared, replaces) = spi::latest(NEAR, &args, both)[0];
+            if is_shared {
+                return Self { is_shared, is_alone: false, replaces };
+            }
+            let (is_shared, has_others) = spi::latest(FAR, &args, both)[0];
+            Self { is_shared, is_alone: !has_others, replaces }
+        })
+    }
+
+    fn fits(self) -> bool {
+        self.is_shared || self.is_alone
+    }
+}
+
+/// Whether the slice of a window would not widen a mixture, as things stand.
+pub fn fits(pipeline_id: i64, version: Option<&str>, window: Instant) -> bool {
+    Standing::of(pipeline_id, version.unwrap_or(UNKNOWN), window).fits()
+}
+
+/// Before every window: what is true of one that has no slice.
+pub const NO_WINDOW: Instant = crate::domain::timeline::EVER;
+
+/// Like [`Standing::of`], and so until COMMIT.
+fn settle(pipeline_id: i64, version: &str, window: Instant) -> Standing {
+    let key = Key::Mixture { pipeline: pipeline_id };
+    lock::shared_at_once(&[key]);
+    let found = Standing::of(pipeline_id, version, window);
+    if found.is_shared && !found.replaces || !found.fits() {
+        return found;
+    }
+    lock::release_shared(key);
+    lock::exclusive(key);
+    Standing::of(pipeline_id, version, window)
+}
+
+/// A slice that a run is about to publish.
+pub struct Publication {
+    token: i64,
+    pipeline_id: i64,
+    window: Instant,
+    version: String,
+    on_mixture: OnMixture,
+    /// This transaction has passed its fence.
+    pub is_fenced: bool,
+}
+
+/// Nothing is published by what is staged, and nothing new by the end of a run that has published before.
+const PENDING: &str = "SELECT r.pipeline_id, r.window_start, COALESCE($2, r.code_version, 'unknown'), p.on_mixture,
+        COALESCE(r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned(), false)
+    FROM backfill.run_data r JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
+    WHERE r.token = $1 AND p.on_mixture <> 'allow' AND NOT r.together AND r.run_kind NOT IN ('reverted', 'withdrawn', 'verify')
+      AND (r.published_at IS NULL OR $2 IS NOT NULL)";
+
+impl Publication {
+    /// What is to be judged of a run that publishes rows of a version, which is the run's own where none is given.
+    pub fn of(token: i64, version: Option<&str>) -> Option<Self> {
+        let decode = |row: &spi::Row| Self {
+            token,
+            pipeline_id: row.at(1),
+            window: row.at(2),
+            version: row.at(3),
+            on_mixture: OnMixture::parse(&row.at::<String>(4)).expect("a CHECK lists them"),
+            is_fenced: row.at(5) && gate::noted(token),
+        };
+        role::as_ledger(|| spi::latest(PENDING, &[token.into(), version.into()], decode)).into_iter().next()
+    }
+
+    pub fn is_refusable(&self) -> bool {
+        self.on_mixture == OnMixture::Refuse
+    }
+
+    /// Refuses it where that would widen a mixture (BF007). The row of the lease is locked by now.
+    pub fn admit(&self) -> Result<()> {
+        if !self.is_refusable() || settle(self.pipeline_id, &self.version, self.window).fits() {
+            return Ok(());
+        }
+        let pipeline = Pipeline::by_id(self.pipeline_id);
+        let what = format!("window {} under token {}", pipeline.key_of(self.window), self.token);
+        Err(refused(&pipeline, &what, &self.version))
+    }
+
+    /// Says so where that begins or widens a mixture.
+    pub fn warn(&self) {
+        if self.on_mixture == OnMixture::Warn && !fits(self.pipeline_id, Some(&self.version), self.window) {
+            let pipeline = Pipeline::by_id(self.pipeline_id);
+            let window = pipeline.key_of(self.window);
+            warn(&pipeline, &format!("window {window} is of code version {}", self.version));
+        }
+    }
+}
+
+fn warn(pipeline: &Pipeline, what: &str) {
+    pgrx::warning!(
+        "the slices of pipeline \"{}\" are of several code versions: {what}, others of {}",
+        pipeline.name,
+        described(pipeline)
+    );
+}
+
+const VERSIONS: &str = concat!(
+    "SELECT s.code_version, pg_catalog.count(*), pg_catalog.min(s.window_start), pg_catalog.max(s.window_start) FROM ",
+    slices!(),
+    " s GROUP BY s.code_version ORDER BY 4 DESC, 1 LIMIT 5"
+);
+
+/// The versions of the slices that there are, with their windows.
+fn described(pipeline: &Pipeline) -> String {
+    let found = role::as_ledger(|| {
+        spi::latest_bulk(VERSIONS, &[pipeline.id.into()], |row| {
+            let (first, last) = (pipeline.key_of(row.at(3)), pipeline.key_of(row.at(4)));
+            let windows = match row.at::<i64>(2) {
+                1 => format!("window {first}"),
+                count => format!("{count} windows from {first} to {last}"),
+            };
+            format!("{} ({windows})", row.at::<String>(1))
+        })
+    });
+    found.join(", ")
+}
+
+/// What a person can do instead.
+pub fn ways_forward(pipeline: &Pipeline) -> String {
+    let name = quote::literal(&pipeline.name);
+    format!(
+        "Ways forward: backfill_plan({name}, NULL, NULL, 'why', publish => 'together') with the new code exchanges all windows at once; backfill_plan({name}, NULL, NULL, 'why', mode => 'outdated') builds the rest with the code that counts; version_compatible({name}, 'old', 'new', 'why') says that both mean the same."
+    )
+}
+
+fn refused(pipeline: &Pipeline, what: &str, version: &str) -> Error {
+    Error::new(Code::Mixed, format!("{what} would mix code versions in pipeline \"{}\"", pipeline.name))
+        .detail(format!(
+            "It is of version {version}; the slices that there are are of {}. on_mixture is 'refuse'.",
+            described(pipeline)
+        ))
+        .hint(ways_forward(pipeline))
+}
+
+/// The classes of all slices but those of some windows ($2), and of some versions ($3).
+const OUTSIDE: &str = concat!(
+    "SELECT DISTINCT COALESCE(c.class, s.code_version), true FROM ",
+    slices!(),
+    " s LEFT JOIN backfill.version_class_data c ON c.pipeline_id = $1 AND c.code_version = s.code_version
+    WHERE NOT EXISTS (SELECT FROM pg_catalog.unnest($2) w WHERE w = s.window_start)
+    UNION ALL
+    SELECT DISTINCT COALESCE(c.class, v.code_version), false FROM pg_catalog.unnest($3) v (code_version)
+    LEFT JOIN backfill.version_class_data c ON c.pipeline_id = $1 AND c.code_version = v.code_version"
+);
+
+const SETTING: &str = "SELECT on_mixture FROM backfill.pipeline_data WHERE pipeline_id = $1";
+
+fn setting(pipeline: &Pipeline) -> OnMixture {
+    let found = role::as_ledger(|| {
+        spi::latest(SETTING, &[pipeline.id.into()], |row| OnMixture::parse(&row.at::<String>(1)))
+    });
+    found.into_iter().flatten().next().expect("a CHECK lists them")
+}
+
+/// Whether windows that are published at once, of these versions, leave no more classes than there are outside.
+fn fit_together(pipeline: &Pipeline, windows: &[Instant], versions: &BTreeSet<String>) -> bool {
+    let args = [
+        pipeline.id.into(),
+        windows.to_vec().into(),
+        versions.iter().cloned().collect::<Vec<String>>().into(),
+    ];
+    let classes =
+        role::as_ledger(|| spi::latest_bulk(OUTSIDE, &args, |row| (row.at::<String>(1), row.at::<bool>(2))));
+    let of = |outside: bool| -> BTreeSet<&String> {
+        classes.iter().filter(|(_, is)| *is == outside).map(|(class, _)| class).collect()
+    };
+    let (outside, own) = (of(true), of(false));
+    if outside.is_empty() { own.len() <= 1 } else { own.is_subset(&outside) }
+}
+
+/// Judges windows that are published, adopted or planned at once (BF007). `holds` keeps what is found until COMMIT.
+fn judge(
+    pipeline: &Pipeline,
+    what: &str,
+    windows: &[Instant],
+    versions: impl IntoIterator<Item = Option<String>>,
+    holds: bool,
+) -> Result<()> {
+    let on_mixture = setting(pipeline);
+    if on_mixture == OnMixture::Allow {
+        return Ok(());
+    }
+    if on_mixture == OnMixture::Refuse && holds {
+        exclude(pipeline);
+    }
+    let unknown = || UNKNOWN.to_owned();
+    let versions: BTreeSet<String> =
+        versions.into_iter().map(|version| version.unwrap_or_else(unknown)).collect();
+    if fit_together(pipeline, windows, &versions) {
+        return Ok(());
+    }
+    let shown = versions.into_iter().collect::<Vec<_>>().join(", ");
+    if on_mixture == OnMixture::Refuse {
+        return Err(refused(pipeline, what, &shown));
+    }
+    warn(pipeline, &format!("{what} is of code version {shown}"));
+    Ok(())
+}
+
+/// For a call that publishes all of these windows, or adopts them.
+pub fn admit_all(
+    pipeline: &Pipeline,
+    what: &str,
+    windows: &[Instant],
+    versions: impl IntoIterator<Item = Option<String>>,
+) -> Result<()> {
+    judge(pipeline, what, windows, versions, true)
+}
+
+/// For a call that takes slices away or puts others in their place without being asked: nobody else publishes before it has
+/// committed, where that matters.
+pub fn exclude(pipeline: &Pipeline) {
+    if setting(pipeline) == OnMixture::Refuse {
+        role::as_ledger(|| lock::exclusive(Key::Mixture { pipeline: pipeline.id }));
+    }
+}
+
+/// How many slices there are, and how many of them of the class of a version ($2), with one window of each.
+const COUNTS: &str = concat!(
+    "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE ",
+    is_same!(),
+    "), pg_catalog.min(s.window_start), pg_catalog.min(s.window_start) FILTER (WHERE ",
+    is_same!(),
+    ") FROM ",
+    slices!(),
+    " s"
+);
+
+/// Judges a plan that is to be approved. One that publishes each window by itself must fit whichever comes first: after that
+/// its class is there. Without a version its windows are judged when they are claimed.
+pub fn admit_plan(
+    pipeline: &Pipeline,
+    plan_id: i64,
+    together: bool,
+    version: Option<&str>,
+    windows: &[Window],
+) -> Result<()> {
+    let Some(version) = version else { return Ok(()) };
+    let what = format!("plan {plan_id}");
+    let starts: Vec<Instant> = windows.iter().map(|window| window.start).collect();
+    let on_mixture = setting(pipeline);
+    if together || on_mixture != OnMixture::Refuse {
+        return judge(pipeline, &what, &starts, [Some(version.to_owned())], false);
+    }
+    let args = [pipeline.id.into(), version.into()];
+    let counts = role::as_ledger(|| {
+        spi::latest_bulk(COUNTS, &args, |row| {
+            (row.at::<i64>(1), row.at::<i64>(2), row.get::<Instant>(3), row.get::<Instant>(4))
+        })
+    });
+    let (all, same, only, only_same) = counts[0];
+    let is_member = |window: Option<Instant>| window.is_some_and(|window| starts.contains(&window));
+    let fits = match (all, same) {
+        (0, _) => true,
+        (1, 1) => true,
+        // The only slice is replaced, and nothing else is built beside it before.
+        (1, 0) => starts.len() == 1 && is_member(only),
+        (_, 0) => false,
+        (_, 1) => !is_member(only_same),
+        _ => true,
+    };
+    if fits { Ok(()) } else { Err(refused(pipeline, &what, version)) }
+}
+
+const CLASSES: &str = concat!(
+    "SELECT pg_catalog.count(DISTINCT COALESCE(c.class, s.code_version)) FROM ",
+    slices!(),
+    " s LEFT JOIN backfill.version_class_data c ON c.pipeline_id = $1 AND c.code_version = s.code_version"
+);
+
+/// How many classes the slices are of.
+fn classes(pipeline: &Pipeline) -> i64 {
+    role::as_ledger(|| spi::latest_bulk(CLASSES, &[pipeline.id.into()], |row| row.at(1)))[0]
+}
+
+/// Keeps with a plan that was reverted that the slices are of several versions now.
+pub fn note_reverted(pipeline: &Pipeline, plan_id: i64) {
+    if classes(pipeline) > 1 {
+        plan::note(plan_id, "mixed", Some(&format!("the slices are of {}", described(pipeline))));
+        if setting(pipeline) != OnMixture::Allow {
+            warn(pipeline, &format!("plan {plan_id} was reverted"));
+        }
+    }
+}
+
+/// The only versions that an attempt may have where a mixture is refused; `None` where any may.
+pub fn wanted(pipeline: &Pipeline) -> Option<String> {
+    (pipeline.on_mixture == OnMixture::Refuse).then(|| described(pipeline)).filter(|found| !found.is_empty())
+}
+
+/// Why windows of a version are not handed out.
+pub fn obstacle(pipeline: &Pipeline, version: &str) -> String {
+    format!("version {version} would mix with {}, and on_mixture is 'refuse'", described(pipeline))
+}
