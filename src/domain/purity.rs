@@ -220,6 +220,17 @@ pub fn of_text(tokens: &[Token]) -> Vec<(Rule, String)> {
     found
 }
 
+/// The names that a text calls as functions.
+pub fn calls_of_text(tokens: &[Token]) -> Vec<String> {
+    let pairs = tokens.windows(2);
+    pairs
+        .filter_map(|pair| match pair {
+            [Token::Name(name), next] if next.text() == "(" => Some(name.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
 /// The tables that a text names where tables are named: behind FROM and JOIN, with their schema if that is there.
 pub fn tables_of_text(tokens: &[Token]) -> Vec<(Option<String>, String)> {
     let name = |place: usize| match tokens.get(place) {
