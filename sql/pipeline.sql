@@ -57,6 +57,7 @@ CREATE TABLE backfill.pipeline_data (
     cost_per_hour     numeric,
     max_shrink        real        NOT NULL CHECK (max_shrink BETWEEN 0 AND 1),
     keep_previous     interval,              -- how long what plans replace is kept
+    on_impure         text        NOT NULL CHECK (on_impure IN ('allow', 'warn', 'refuse')),
     created_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     created_by        text        NOT NULL,
     changed_at        timestamptz,

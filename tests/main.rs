@@ -14,6 +14,7 @@ mod fence;
 mod grids;
 mod harness;
 mod leases;
+mod lint;
 mod mixture;
 mod plans;
 mod protection;

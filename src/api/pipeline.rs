@@ -6,6 +6,7 @@ use crate::domain::calendar::Grid;
 use crate::domain::timeline::Timeline;
 use crate::domain::zone::{Instant, Zone};
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::lint::{self, OnImpure};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
@@ -61,9 +62,12 @@ const TABLE: [&str; 2] = ["target", "slice_column"];
 const SWITCH_AT: &str = "switch_at";
 
 /// Settings that the contract names and a later release builds, with the value that asks for nothing.
-fn not_built() -> [(&'static str, Value); 3] {
-    [("on_mixture", json!("warn")), ("on_impure", json!("warn")), ("stamp_column", Value::Null)]
+fn not_built() -> [(&'static str, Value); 2] {
+    [("on_mixture", json!("warn")), ("stamp_column", Value::Null)]
 }
+
+/// Settings that what is found in a query depends on.
+const LOOKED_AT: [&str; 5] = ["query", "target", "slice_column", "depends_on_past", "on_impure"];
 
 #[pg_extern(sql = false)]
 fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {
@@ -193,6 +197,7 @@ struct Checked {
     description: Option<String>,
     depends_on_past: bool,
     keep_previous: Option<Span>,
+    on_impure: OnImpure,
 }
 
 /// PostgreSQL reads the texts as the types of the settings.
@@ -308,6 +313,16 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             "0.5 refuses a slice that loses more than half of its rows.",
         )
     })?;
+    let on_impure = match settings.get("on_impure").and_then(Value::as_str) {
+        None => return Err(required("on_impure")),
+        Some(text) => OnImpure::parse(text).ok_or_else(|| {
+            invalid(
+                &format!("on_impure \"{text}\" is unknown"),
+                "on_impure is allow, warn or refuse.",
+                "SELECT * FROM pipeline_lint('...') lists what it is about.",
+            )
+        })?,
+    };
     let depends_on_past = depends_on_past.unwrap_or(false);
     if depends_on_past && max_active.is_some_and(|n| n > 1) {
         return Err(invalid(
@@ -338,6 +353,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         description: text("description"),
         depends_on_past,
         keep_previous: long("keep_previous", keep_previous, 1)?,
+        on_impure,
     })
 }
 
@@ -346,7 +362,7 @@ macro_rules! setting_columns {
         "target, slice_column, query, query_path, code_version, backlog, catchup, \
          delay, pool_id, max_active, lease_for, run_timeout, max_attempts, retry_delay, source_retention, \
          expected_duration, cost_per_hour, max_shrink, description, \
-         depends_on_past, keep_previous"
+         depends_on_past, keep_previous, on_impure"
     };
 }
 const INSERT: &str = concat!(
@@ -354,14 +370,14 @@ const INSERT: &str = concat!(
     setting_columns!(),
     ", cadence, start_local, start_at, time_zone, given_start) \
      VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $26)"
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $27)"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET max_active_before = GREATEST(max_active_before, max_active), \
        (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22, $23) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22, $23, $24) WHERE pipeline_id = $1"
 );
 
 impl Checked {
@@ -389,6 +405,7 @@ impl Checked {
             self.description.as_deref().into(),
             self.depends_on_past.into(),
             self.keep_previous.into(),
+            self.on_impure.name().into(),
         ]
     }
 
@@ -423,6 +440,7 @@ fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<Strin
     });
     fenced::forget();
     record_version(name)?;
+    judge(name)?;
     Ok("created".to_owned())
 }
 
@@ -473,6 +491,9 @@ fn change(
     });
     fenced::forget();
     record_version(&existing.name)?;
+    if moved_path || changed.iter().any(|name| LOOKED_AT.contains(name)) {
+        judge(&existing.name)?;
+    }
     if moved_path && !changed.contains(&"query") {
         changed.push("search_path of query");
     }
@@ -553,6 +574,15 @@ fn record_version(name: &str) -> Result<()> {
         version::for_person(&pipeline, query, path)?;
     }
     Ok(())
+}
+
+/// Whether the pipeline's own query is a function of its window, if somebody wants to know.
+fn judge(name: &str) -> Result<()> {
+    let pipeline = Pipeline::named(name)?;
+    match (&pipeline.query, &pipeline.query_path) {
+        (Some(query), Some(path)) => lint::judge(&pipeline, query, path),
+        _ => Ok(()),
+    }
 }
 
 const PAUSE: &str = "UPDATE backfill.pipeline_data

@@ -89,26 +89,53 @@ fn by_name(name: &str, arguments: Option<&[&str]>) -> Option<Rule> {
     let first = arguments.and_then(|arguments| arguments.first().copied());
     let count = arguments.map(<[_]>::len);
     Some(match name {
-        "now" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "timeofday" => Rule::Clock,
+        "now" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" | "timeofday" => {
+            Rule::Clock
+        }
         "age" if count == Some(1) && first != Some("xid") => Rule::Clock,
         "age" if first == Some("xid") => Rule::Transaction,
         "random" | "random_normal" | "setseed" | "gen_random_uuid" | "uuidv4" | "uuidv7" | "array_sample"
         | "array_shuffle" | "gen_random_bytes" | "gen_salt" => Rule::Random,
         "uuid_generate_v1" | "uuid_generate_v1mc" | "uuid_generate_v4" => Rule::Random,
         "nextval" | "currval" | "lastval" | "setval" | "pg_sequence_last_value" => Rule::Sequence,
-        "current_database" | "current_query" | "getdatabaseencoding" | "getpgusername" | "inet_client_addr"
-        | "inet_client_port" | "inet_server_addr" | "inet_server_port" | "pg_backend_pid" | "pg_client_encoding"
-        | "pg_cursor" | "pg_has_role" | "pg_is_other_temp_schema" | "pg_listening_channels" | "pg_my_temp_schema"
-        | "pg_prepared_statement" | "pg_trigger_depth" | "row_security_active" | "version" => Rule::Session,
+        "current_database"
+        | "current_query"
+        | "getdatabaseencoding"
+        | "getpgusername"
+        | "inet_client_addr"
+        | "inet_client_port"
+        | "inet_server_addr"
+        | "inet_server_port"
+        | "pg_backend_pid"
+        | "pg_client_encoding"
+        | "pg_cursor"
+        | "pg_has_role"
+        | "pg_is_other_temp_schema"
+        | "pg_listening_channels"
+        | "pg_my_temp_schema"
+        | "pg_prepared_statement"
+        | "pg_trigger_depth"
+        | "row_security_active"
+        | "version" => Rule::Session,
         _ if name.starts_with("has_") && name.ends_with("_privilege") => Rule::Session,
-        "pg_current_snapshot" | "pg_current_xact_id" | "pg_current_xact_id_if_assigned" | "pg_export_snapshot"
-        | "pg_last_committed_xact" | "mxid_age" => Rule::Transaction,
+        "pg_current_snapshot"
+        | "pg_current_xact_id"
+        | "pg_current_xact_id_if_assigned"
+        | "pg_export_snapshot"
+        | "pg_last_committed_xact"
+        | "mxid_age" => Rule::Transaction,
         _ if name.starts_with("txid_") || name.starts_with("pg_xact_") => Rule::Transaction,
         "current_setting" | "set_config" | "pg_show_all_settings" => Rule::ReadsSetting,
         _ if name.starts_with("dblink") => Rule::OtherServer,
         "get_current_ts_config" => Rule::SettingNotPinned,
-        "to_tsvector" | "to_tsquery" | "plainto_tsquery" | "phraseto_tsquery" | "websearch_to_tsquery"
-        | "ts_headline" | "json_to_tsvector" | "jsonb_to_tsvector"
+        "to_tsvector"
+        | "to_tsquery"
+        | "plainto_tsquery"
+        | "phraseto_tsquery"
+        | "websearch_to_tsquery"
+        | "ts_headline"
+        | "json_to_tsvector"
+        | "jsonb_to_tsvector"
             if first.is_some_and(|first| first != "regconfig") =>
         {
             Rule::SettingNotPinned
@@ -156,8 +183,21 @@ fn is_state(name: &str) -> bool {
 fn shows_state(name: &str) -> bool {
     name.ends_with("_size")
         || [
-            "pg_stat", "pg_ls_", "pg_read_", "pg_control_", "pg_get_", "pg_current_", "pg_last_", "pg_is_",
-            "pg_lock_status", "pg_partition_", "pg_prepared_xact", "pg_show_", "pg_blocking_", "pg_hba_", "pg_jit_",
+            "pg_stat",
+            "pg_ls_",
+            "pg_read_",
+            "pg_control_",
+            "pg_get_",
+            "pg_current_",
+            "pg_last_",
+            "pg_is_",
+            "pg_lock_status",
+            "pg_partition_",
+            "pg_prepared_xact",
+            "pg_show_",
+            "pg_blocking_",
+            "pg_hba_",
+            "pg_jit_",
         ]
         .iter()
         .any(|head| name.starts_with(head))
@@ -238,7 +278,8 @@ pub fn tables_of_text(tokens: &[Token]) -> Vec<(Option<String>, String)> {
         _ => None,
     };
     let is_dot = |place: usize| tokens.get(place).is_some_and(|token| token.text() == ".");
-    let behind = |place: usize| matches!(&tokens[place], Token::Name(word) if word == "from" || word == "join");
+    let behind =
+        |place: usize| matches!(&tokens[place], Token::Name(word) if word == "from" || word == "join");
     (0..tokens.len())
         .filter(|place| behind(*place))
         .filter_map(|place| {
@@ -296,7 +337,8 @@ pub fn window_needs_order(name: &str) -> bool {
 /// Aggregates that add up, so that the rounding of floats depends on the order.
 pub fn adds_up(name: &str) -> bool {
     ["sum", "avg", "variance", "corr"].contains(&name)
-        || ["stddev", "var_", "covar_", "regr_"].iter().any(|head| name.starts_with(head)) && name != "regr_count"
+        || ["stddev", "var_", "covar_", "regr_"].iter().any(|head| name.starts_with(head))
+            && name != "regr_count"
 }
 
 /// Whether a format of `to_char` and its like takes words or signs from the locale's settings.

@@ -6,6 +6,7 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::grid;
+use crate::ledger::lint::OnImpure;
 use crate::ledger::rights::{self, Level};
 use crate::postgres::datum::Span;
 use crate::postgres::spi::{self, Row};
@@ -46,6 +47,7 @@ pub struct Pipeline {
     pub dropped: bool,
     /// A window is a function of the one before it.
     pub depends_on_past: bool,
+    pub on_impure: OnImpure,
 }
 
 /// What a pipeline runs: a query under a `search_path`, or the code of workers that state a version.
@@ -65,11 +67,11 @@ macro_rules! pipeline_columns {
          p.depends_on_past, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
          p.dropped_at IS NOT NULL, p.grid_version, p.first_position, p.grid_since, \
-         p.ended_grids, p.keep_previous"
+         p.ended_grids, p.keep_previous, p.on_impure"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 30;
+pub const COLUMNS: i32 = 31;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -128,6 +130,7 @@ impl Pipeline {
             cost_per_hour: row.get(23),
             max_shrink: row.at(24),
             keep_previous: row.get(30),
+            on_impure: OnImpure::parse(&row.at::<String>(31)).expect("the ledger knows what it may be"),
             dropped: row.at(25),
         }
     }

@@ -163,7 +163,8 @@ unsafe fn function_name(function: pg_sys::Oid) -> String {
 
 /// Whether a state that an aggregate collects its rows in keeps their order.
 fn keeps_order(aggregate: pg_sys::Oid) -> bool {
-    const STATE: &str = "SELECT a.aggtranstype FROM pg_catalog.pg_aggregate a WHERE a.aggfnoid = $1::pg_catalog.oid";
+    const STATE: &str =
+        "SELECT a.aggtranstype FROM pg_catalog.pg_aggregate a WHERE a.aggfnoid = $1::pg_catalog.oid";
     let found: Vec<pg_sys::Oid> =
         role::as_ledger(|| spi::latest(STATE, &[aggregate.into()], |row| row.at(1)));
     found.into_iter().any(|state| {
@@ -307,7 +308,8 @@ impl Looker {
             }
             let entry = *restriction::entries(query).get(place)?;
             let column = self.scope.column_of((*entry).expr.cast())?;
-            let is_wrong = self.scope.bounds_of(column) != BOTH && self.scope.bounds_of_range(column.range) == BOTH;
+            let is_wrong =
+                self.scope.bounds_of(column) != BOTH && self.scope.bounds_of_range(column.range) == BOTH;
             if let (true, Some(relation)) = (is_wrong, self.scope.relation(column.range, 0)) {
                 let table = quote::relation(relation);
                 let name = pg_sys::get_attname(relation, column.attribute, true);
@@ -463,7 +465,8 @@ impl Looker {
 
     /// What counts whenever a table is read: its policies, and generated columns that are computed then.
     fn expressions(&mut self, oid: pg_sys::Oid, name: &str) {
-        const EXPRESSIONS: &str = "SELECT 'column ' || pg_catalog.quote_ident(a.attname) || ' of ', d.adbin::pg_catalog.text
+        const EXPRESSIONS: &str =
+            "SELECT 'column ' || pg_catalog.quote_ident(a.attname) || ' of ', d.adbin::pg_catalog.text
             FROM pg_catalog.pg_attrdef d
             JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
             WHERE d.adrelid = $1 AND a.attgenerated = 'v'
@@ -489,7 +492,8 @@ impl Looker {
             WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
               AND (d.adbin IS NOT NULL OR a.attidentity <> '')
             ORDER BY a.attnum";
-        const TRIGGERS: &str = "SELECT pg_catalog.quote_ident(t.tgname), t.tgfoid FROM pg_catalog.pg_trigger t
+        const TRIGGERS: &str =
+            "SELECT pg_catalog.quote_ident(t.tgname), t.tgfoid FROM pg_catalog.pg_trigger t
             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 7 = 7
             ORDER BY t.tgname";
         let name = table.shown();
@@ -626,7 +630,7 @@ impl Looker {
     unsafe fn aggregate(&mut self, aggregate: *mut pg_sys::Aggref) {
         unsafe {
             let function = (*aggregate).aggfnoid;
-            let is_plain = (*aggregate).aggkind as u8 == pg_sys::AGGKIND_NORMAL;
+            let is_plain = (*aggregate).aggkind as u8 == b'n';
             if !is_plain || !(*aggregate).aggorder.is_null() || !(*aggregate).aggdistinct.is_null() {
                 return;
             }
@@ -652,7 +656,8 @@ impl Looker {
             }
             let function = (*call).winfnoid;
             let name = function_name(function);
-            let whole = pg_sys::FRAMEOPTION_START_UNBOUNDED_PRECEDING | pg_sys::FRAMEOPTION_END_UNBOUNDED_FOLLOWING;
+            let whole =
+                pg_sys::FRAMEOPTION_START_UNBOUNDED_PRECEDING | pg_sys::FRAMEOPTION_END_UNBOUNDED_FOLLOWING;
             let frame = (*window).frameOptions as u32;
             let by_rows = frame & pg_sys::FRAMEOPTION_ROWS != 0 && frame & whole != whole;
             let collects = (*call).winagg
@@ -660,7 +665,8 @@ impl Looker {
             if purity::window_needs_order(&name) || collects || ((*call).winagg && by_rows) {
                 self.report(Rule::WindowWithoutOrder, signature(function));
             }
-            let adds = each::<pg_sys::Node>((*call).args).any(|argument| is_float(pg_sys::exprType(argument)));
+            let adds =
+                each::<pg_sys::Node>((*call).args).any(|argument| is_float(pg_sys::exprType(argument)));
             if is_builtin(function) && purity::adds_up(&name) && adds {
                 self.report(Rule::FloatSum, signature(function));
             }
@@ -711,16 +717,21 @@ impl Looker {
             self.report(rule, signature);
             return;
         }
-        let Body { function: Some(function), queries, path } = reach::body_of(oid, &self.path) else { return };
+        let Body { function: Some(function), queries, path } = reach::body_of(oid, &self.path) else {
+            return;
+        };
         // A VOLATILE function in SQL sees what others commit while it runs, as soon as it reads a table.
         let varies = match &queries {
-            Some(queries) => queries.iter().any(|query| unsafe { find_table((*query).cast(), std::ptr::null_mut()) }),
+            Some(queries) => {
+                queries.iter().any(|query| unsafe { find_table((*query).cast(), std::ptr::null_mut()) })
+            }
             None => true,
         };
         if varies && volatility(oid) == Volatility::Volatile {
             self.report(Rule::Volatile, signature.clone());
         }
-        let key = (u32::from(oid) as usize, arguments.clone(), demanded.to_vec(), Some(usize::from(is_short)));
+        let key =
+            (u32::from(oid) as usize, arguments.clone(), demanded.to_vec(), Some(usize::from(is_short)));
         if !self.seen.insert(key) {
             return;
         }
@@ -757,7 +768,9 @@ impl Looker {
         let read = purity::tables_of_text(&tokens);
         let mut tables = BTreeSet::new();
         for (schema, table) in read {
-            if table.starts_with("pg_") || matches!(schema.as_deref(), Some("pg_catalog" | "information_schema")) {
+            if table.starts_with("pg_")
+                || matches!(schema.as_deref(), Some("pg_catalog" | "information_schema"))
+            {
                 self.report(Rule::ServerState, table);
             } else {
                 tables.extend(schema);

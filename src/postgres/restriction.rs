@@ -202,7 +202,8 @@ pub unsafe fn constant_text(node: *mut pg_sys::Node) -> Option<String> {
             return None;
         }
         let constant: *mut pg_sys::Const = node.cast();
-        let is_text = [pg_sys::TEXTOID, pg_sys::VARCHAROID, pg_sys::BPCHAROID].contains(&(*constant).consttype);
+        let is_text =
+            [pg_sys::TEXTOID, pg_sys::VARCHAROID, pg_sys::BPCHAROID].contains(&(*constant).consttype);
         if (*constant).constisnull || !is_text {
             return None;
         }
@@ -215,7 +216,8 @@ impl Collected<'_> {
     unsafe fn variable(&mut self, variable: *mut pg_sys::Var) {
         unsafe {
             let up = (*variable).varlevelsup as usize;
-            let Some(level) = self.base.checked_sub(up).filter(|level| *level < self.scope.levels.len()) else {
+            let Some(level) = self.base.checked_sub(up).filter(|level| *level < self.scope.levels.len())
+            else {
                 self.is_opaque = true;
                 return;
             };
@@ -294,7 +296,8 @@ impl Scope {
     /// The columns that a join merges into one (USING of a full join): a bound of it bounds each.
     unsafe fn merged(&mut self, node: *mut pg_sys::Node) -> Option<Vec<Column>> {
         unsafe {
-            if !is(node, T::T_Var) || (*node.cast::<pg_sys::Var>()).varlevelsup != 0 || self.levels.is_empty() {
+            if !is(node, T::T_Var) || (*node.cast::<pg_sys::Var>()).varlevelsup != 0 || self.levels.is_empty()
+            {
                 return None;
             }
             let variable: *mut pg_sys::Var = node.cast();
@@ -381,7 +384,10 @@ impl Scope {
     /// The window of the innermost query with that number.
     pub fn window(&self, number: u32) -> Option<*mut pg_sys::WindowClause> {
         let level = self.levels.last()?;
-        unsafe { each::<pg_sys::WindowClause>((*level.query).windowClause).find(|window| (**window).winref == number) }
+        unsafe {
+            each::<pg_sys::WindowClause>((*level.query).windowClause)
+                .find(|window| (**window).winref == number)
+        }
     }
 
     pub fn leave(&mut self) {
@@ -520,9 +526,8 @@ impl Scope {
     unsafe fn provide(&mut self, number: i32, range: Range, flows: &mut Vec<Flow>) {
         use pg_sys::RTEKind::{RTE_CTE, RTE_FUNCTION, RTE_SUBQUERY, RTE_VALUES};
         let level = self.top();
-        let column = |place: usize| {
-            Term::Columns(vec![Column { level, range: number, attribute: place as i16 + 1 }])
-        };
+        let column =
+            |place: usize| Term::Columns(vec![Column { level, range: number, attribute: place as i16 + 1 }]);
         unsafe {
             let outputs = match (*range).rtekind {
                 RTE_SUBQUERY => self.outputs((*range).subquery),
@@ -559,7 +564,10 @@ impl Scope {
                 _ => return,
             };
             flows.extend(
-                outputs.into_iter().enumerate().map(|(place, own)| Flow(Term::Fixed(own), column(place), BOTH)),
+                outputs
+                    .into_iter()
+                    .enumerate()
+                    .map(|(place, own)| Flow(Term::Fixed(own), column(place), BOTH)),
             );
         }
     }
@@ -620,7 +628,9 @@ impl Scope {
                 return ranges;
             }
             match (*quals).type_ {
-                T::T_BoolExpr if (*quals.cast::<pg_sys::BoolExpr>()).boolop == pg_sys::BoolExprType::AND_EXPR => {
+                T::T_BoolExpr
+                    if (*quals.cast::<pg_sys::BoolExpr>()).boolop == pg_sys::BoolExprType::AND_EXPR =>
+                {
                     for inner in each::<pg_sys::Node>((*quals.cast::<pg_sys::BoolExpr>()).args) {
                         ranges.extend(self.strict(inner));
                     }
@@ -678,7 +688,9 @@ impl Scope {
                     }
                     // The other side keeps all its rows, whatever stands behind ON.
                     flows.extend(own.into_iter().filter(|Flow(_, to, _)| match to {
-                        Term::Columns(columns) => columns.iter().all(|column| optional.contains(&column.range)),
+                        Term::Columns(columns) => {
+                            columns.iter().all(|column| optional.contains(&column.range))
+                        }
                         _ => false,
                     }));
                 }
@@ -700,7 +712,8 @@ impl Scope {
                     let sides: Vec<*mut pg_sys::Node> = each((*operator).args).collect();
                     if let [left, right] = sides[..] {
                         let name = pg_sys::get_opname((*operator).opno);
-                        let name = if name.is_null() { "" } else { CStr::from_ptr(name).to_str().unwrap_or("") };
+                        let name =
+                            if name.is_null() { "" } else { CStr::from_ptr(name).to_str().unwrap_or("") };
                         let (left, right) = (self.term(left), self.term(right));
                         compare(name, left, right, flows);
                     }
@@ -778,7 +791,8 @@ impl Scope {
                     if let [inner] = arguments[..]
                         && is(inner, T::T_DistinctExpr)
                     {
-                        let sides: Vec<*mut pg_sys::Node> = each((*inner.cast::<pg_sys::OpExpr>()).args).collect();
+                        let sides: Vec<*mut pg_sys::Node> =
+                            each((*inner.cast::<pg_sys::OpExpr>()).args).collect();
                         if let [left, right] = sides[..] {
                             let (left, right) = (self.term(left), self.term(right));
                             compare("=", left, right, flows);
