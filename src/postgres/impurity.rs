@@ -108,16 +108,9 @@ unsafe extern "C-unwind" fn visit_function(function: pg_sys::Oid, looker: *mut c
     false
 }
 
-/// The name of a function with the types of its arguments; with its schema unless PostgreSQL brings it.
+/// The name of a function with the types of its arguments, each with its schema unless PostgreSQL brings it.
 fn signature(function: pg_sys::Oid) -> String {
-    unsafe {
-        let text = if is_builtin(function) {
-            pg_sys::format_procedure(function)
-        } else {
-            pg_sys::format_procedure_qualified(function)
-        };
-        CStr::from_ptr(text).to_string_lossy().into_owned()
-    }
+    settings::pinned(|| unsafe { text_of(pg_sys::format_procedure(function)) })
 }
 
 fn volatility(function: pg_sys::Oid) -> Volatility {

@@ -324,7 +324,7 @@ SELECT t.day, count(*) FROM (SELECT date_trunc('day', s.at) AS day FROM sales s 
 SELECT $1, sum(s.amount - r.amount) FROM sales s JOIN refunds r ON r.sale = s.id WHERE s.at >= $1 AND s.at < $2
 
 --- window: the wrong side of an outer join
--- expect not-windowed | public.sales | query
+-- expect not-windowed | public.sales & public.refunds | query
 SELECT s.at, r.amount FROM sales s LEFT JOIN refunds r ON r.sale = s.id AND s.at >= $1 AND s.at < $2
 
 --- window: one part of a UNION

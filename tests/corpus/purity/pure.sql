@@ -202,7 +202,7 @@ FROM sales s WHERE s.at >= $1 AND s.at < $2
 --- order: of a subquery
 SELECT $1, array_agg(t.id) FROM (SELECT s.id FROM sales s WHERE s.at >= $1 AND s.at < $2 ORDER BY s.id) t
 
---- order: ARRAY of a subquery
+--- order: ARRAY of a subquery that has one
 SELECT s.at, ARRAY(SELECT r.amount FROM refunds r WHERE r.at >= $1 AND r.at < $2 AND r.sale = s.id ORDER BY r.amount) FROM sales s WHERE s.at >= $1 AND s.at < $2
 
 --- order: window functions
