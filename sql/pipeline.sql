@@ -58,6 +58,8 @@ CREATE TABLE backfill.pipeline_data (
     max_shrink        real        NOT NULL CHECK (max_shrink BETWEEN 0 AND 1),
     on_mixture        text        NOT NULL CHECK (on_mixture IN ('allow', 'warn', 'refuse')),
     keep_previous     interval,              -- how long what plans replace is kept
+    stamp_column      name,                  -- the column of the target that holds the code version of each row
+    on_impure         text        NOT NULL CHECK (on_impure IN ('allow', 'warn', 'refuse')),
     created_at        timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     created_by        text        NOT NULL,
     changed_at        timestamptz,
@@ -66,6 +68,7 @@ CREATE TABLE backfill.pipeline_data (
     dropped_by        text,
     CHECK ((paused_at IS NULL) = (paused_by IS NULL)),
     CHECK ((target IS NULL) = (slice_column IS NULL)),
+    CHECK (stamp_column IS NULL OR target IS NOT NULL),
     CHECK (query IS NULL OR target IS NOT NULL),
     CHECK (NOT depends_on_past OR max_active = 1 AND on_mixture <> 'refuse'),
     CHECK (query IS NULL OR code_version IS NULL)

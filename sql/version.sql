@@ -4,6 +4,14 @@ CREATE FUNCTION pipeline_version(pipeline text) RETURNS text
 COMMENT ON FUNCTION pipeline_version(text) IS
 'The code version of the pipeline now: of a query the fingerprint of what it means, with all tables, views, functions and types that it reaches; else the version that it is pinned to, or NULL. Errors: 42704, 42501, 55P03 where somebody keeps a table of the query locked for longer than lock_timeout (2 seconds if none is set), and those of the query.';
 
+CREATE FUNCTION pipeline_lint(
+    pipeline text, OUT rule text, OUT severity text, OUT object text, OUT place text, OUT remedy text
+) RETURNS SETOF record
+    LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'pipeline_lint_wrapper';
+COMMENT ON FUNCTION pipeline_lint(text) IS
+'What keeps the pipeline''s query from being a function of its window: the clock, random values, sequences, the session, tables that the window does not restrict, choices that no ORDER BY makes; in the query, in all that it reaches, and in what the target fills in. severity error: by what it says, the same window can give other rows at another time or in another session; warning: it depends on data or on rounding that may change. Errors first; no rows for a pipeline without a query. Errors: as pipeline_version.';
+
 CREATE FUNCTION pipeline_explain_version(
     pipeline text, OUT kind text, OUT name text, OUT change text, OUT definition text, OUT before text
 ) RETURNS SETOF record

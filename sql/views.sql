@@ -20,7 +20,7 @@ COMMENT ON VIEW backfill.target_data IS 'Relations that exist: what is joined to
 CREATE VIEW backfill.pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, p.owner, p.cadence, p.given_start AS start_at, p.time_zone, t.target, p.slice_column, p.query,
        p.code_version, o.name AS pool, p.max_active, p.backlog, p.catchup, p.delay, p.lease_for, p.max_attempts,
-       p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.on_mixture, p.keep_previous, p.description,
+       p.retry_delay, p.depends_on_past, p.source_retention, p.expected_duration, p.cost_per_hour, p.max_shrink, p.on_mixture, p.on_impure, p.keep_previous, p.stamp_column, p.description,
        p.active_since, p.paused_at, p.paused_by, p.pause_reason, p.created_at, p.created_by, p.changed_at, p.changed_by
 FROM backfill.readable_data v
 JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id

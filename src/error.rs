@@ -31,6 +31,8 @@ pub enum Code {
     Mixed,
     /// BF009: another plan owns the window.
     Owned,
+    /// BF010: what a query says keeps it from being a function of its window.
+    Impure,
     /// BF011: a protected table is written without the fence of the window.
     Unfenced,
     /// BF012: a bound is off the grid.
@@ -73,6 +75,7 @@ impl Code {
             Self::Shrunk => "BF006",
             Self::Mixed => "BF007",
             Self::Owned => "BF009",
+            Self::Impure => "BF010",
             Self::Unfenced => "BF011",
             Self::OffGrid => "BF012",
             Self::InvalidParameter => "22023",

@@ -30,7 +30,7 @@ const fn call(routine: &'static str, needs: Level, sql: &'static str) -> Call {
     Call { routine, needs, sql }
 }
 
-pub const CALLS: [Call; 79] = [
+pub const CALLS: [Call; 80] = [
     call("bound", Level::Nobody, "SELECT DATE '2024-01-01'::backfill.bound"),
     call("bound_in", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
     call("bound_out", Level::Nobody, "SELECT '2024-01-01'::backfill.bound"),
@@ -52,6 +52,7 @@ pub const CALLS: [Call; 79] = [
     call("pipeline_version", Level::Read, "SELECT pipeline_version('clicks')"),
     call("pipeline_explain_version", Level::Read, "SELECT * FROM pipeline_explain_version('clicks')"),
     call("slice_version", Level::Read, "SELECT slice_version('clicks', '2024-01-01Z')"),
+    call("pipeline_lint", Level::Read, "SELECT * FROM pipeline_lint('clicks')"),
     call("backfill_explain", Level::Read, "SELECT backfill_explain({plan})"),
     call("backfill_diff", Level::Read, "SELECT * FROM backfill_diff(4)"),
     call("backfill_progress", Level::Read, "SELECT backfill_progress({plan})"),

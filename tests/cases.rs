@@ -18,7 +18,7 @@ use Tried::{By, Not};
 /// A case: its name, what went wrong there, where, and what tries it here.
 type Case = (&'static str, &'static str, &'static str, Tried);
 
-const CASES: [Case; 50] = [
+const CASES: [Case; 51] = [
     (
         "A1",
         "enabling a pipeline started runs for all its history",
@@ -395,10 +395,22 @@ const CASES: [Case; 50] = [
         ]),
     ),
     (
+        "J3",
+        "models read the clock, so that what they gave depended on the day they were run",
+        "cagov/caldata-mdsa-caltrans-pems#560, dbt-labs/docs.getdbt.com PR #9473",
+        By(&[
+            "lint::the_corpus_gives_what_is_to_be_found_in_it_and_nothing_else",
+            "lint::a_definition_that_reads_the_clock_somewhere_is_warned_of_or_refused",
+        ]),
+    ),
+    (
         "J4",
-        "history was built again with the dimension of today, and nobody saw it",
-        "segmentio/segment-docs#7652",
-        By(&["verify::a_dimension_that_changed_since_shows"]),
+        "history was rebuilt with the dimension of today",
+        "dbt-labs/docs.getdbt.com (microbatch: customers), segment-docs#7652",
+        By(&[
+            "lint::a_dimension_that_can_be_edited_is_named_and_does_not_refuse",
+            "verify::a_dimension_that_changed_since_shows",
+        ]),
     ),
 ];
 

@@ -69,7 +69,7 @@ impl Life {
              SELECT pool_define('nightly', 4);
              SELECT pipeline_define('clicks', '1 day', '2024-01-01', target => 'clicks', slice_column => 'at',
                 time_zone => 'America/New_York', query => 'SELECT $1, ''x''', pool => 'nightly', retry_delay => '0',
-                keep_previous => '99 years');
+                keep_previous => '99 years', on_impure => 'allow');
              SELECT pipeline_define('outside', '1 hour', '2024-01-01', code_version => 'v1');
              SELECT pipeline_pause('outside', 'not yet');
              SELECT window_skip('outside', '2024-01-01', '2024-01-01 02:00', 'too early');

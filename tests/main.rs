@@ -14,6 +14,7 @@ mod fence;
 mod grids;
 mod harness;
 mod leases;
+mod lint;
 mod mission;
 mod mixture;
 mod plans;

@@ -7,7 +7,7 @@ use pgrx_tests::{Cluster, Database, Failure, Session, assert_sqlstate};
 use std::collections::BTreeSet;
 
 /// A routine, its arguments with their defaults, and what it returns, as the contract has them.
-const ROUTINES: [(&str, &str, &str); 62] = [
+const ROUTINES: [(&str, &str, &str); 63] = [
     (
         "backfill_adjust",
         "plan_id bigint, concurrency integer DEFAULT NULL, priority integer DEFAULT NULL",
@@ -105,6 +105,11 @@ const ROUTINES: [(&str, &str, &str); 62] = [
         "pipeline_explain_version",
         "pipeline text",
         "TABLE(kind text, name text, change text, definition text, before text)",
+    ),
+    (
+        "pipeline_lint",
+        "pipeline text",
+        "TABLE(rule text, severity text, object text, place text, remedy text)",
     ),
     ("pipeline_version", "pipeline text", "text"),
     ("pipeline_grant", "pipeline text, role text, level text", "text"),
@@ -580,7 +585,7 @@ fn complete(failure: Failure) {
 
 /// For each error its code, what leads to it, and the call that gets it. The world is that of
 /// calls.rs.
-const ERRORS: [(&str, &str, &str); 105] = [
+const ERRORS: [(&str, &str, &str); 106] = [
     ("BF001", "", "SELECT backfill_finish(1)"),
     ("BF001", "SELECT backfill_fail({token}, 'boom')", "SELECT backfill_heartbeat({token})"),
     ("BF001", "SELECT replace_partition({token})", "SELECT fence_check({token})"),
@@ -632,6 +637,11 @@ const ERRORS: [(&str, &str, &str); 105] = [
         "BF009",
         "SELECT backfill_plan('clicks', '2024-02-01', '2024-02-03', 'why', expect => 2)",
         "SELECT backfill_approve(2, 2)",
+    ),
+    (
+        "BF010",
+        "",
+        "SELECT pipeline_alter('clicks', '{\"query\": \"SELECT now()\", \"on_impure\": \"refuse\"}')",
     ),
     ("BF011", "SELECT fence_protect('clicks')", "INSERT INTO clicks VALUES ('2024-03-01')"),
     (

@@ -4,6 +4,7 @@
 //! It stands in for the upstream crate of the same name, which installs over the server's files and needs
 //! `sudo` when the tests run as root. `#[pg_test]` finds [`run_test`] here.
 
+pub mod corpus;
 pub mod keeper;
 pub mod privileges;
 pub mod scratch;

@@ -7,6 +7,7 @@ pub mod difference;
 pub mod effect;
 pub mod explain;
 pub mod lease;
+pub mod lint;
 pub mod mark;
 pub mod pipeline;
 pub mod plan;

@@ -6,6 +6,7 @@ use crate::domain::calendar::Grid;
 use crate::domain::timeline::Timeline;
 use crate::domain::zone::{Instant, Zone};
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::lint::{self, OnImpure};
 use crate::ledger::mixture::OnMixture;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
@@ -61,10 +62,8 @@ const TABLE: [&str; 2] = ["target", "slice_column"];
 /// What `pipeline_alter` takes beside the settings: from when on another grid counts.
 const SWITCH_AT: &str = "switch_at";
 
-/// Settings that the contract names and a later release builds, with the value that asks for nothing.
-fn not_built() -> [(&'static str, Value); 2] {
-    [("on_impure", json!("warn")), ("stamp_column", Value::Null)]
-}
+/// Settings that what is found in a query depends on.
+const LOOKED_AT: [&str; 5] = ["query", "target", "slice_column", "depends_on_past", "on_impure"];
 
 #[pg_extern(sql = false)]
 fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {
@@ -195,6 +194,8 @@ struct Checked {
     depends_on_past: bool,
     on_mixture: String,
     keep_previous: Option<Span>,
+    on_impure: OnImpure,
+    stamp_column: Option<String>,
 }
 
 /// PostgreSQL reads the texts as the types of the settings.
@@ -207,13 +208,6 @@ const TYPED: &str = "SELECT s.cadence, s.delay, s.lease_for, s.run_timeout, s.re
 const CENTURY: i64 = 36_000 * 86_400_000_000;
 
 fn check(settings: &Map<String, Value>) -> Result<Checked> {
-    for (name, idle) in not_built() {
-        if let Some(given) = settings.get(name).filter(|given| !given.is_null() && **given != idle) {
-            return Err(Error::new(Code::Unsupported, format!("{name} => {given} is not supported yet"))
-                .detail(format!("This release keeps {name} at {idle}."))
-                .hint(format!("Leave {name} at its default.")));
-        }
-    }
     let text = |name: &str| settings.get(name).and_then(Value::as_str).map(str::to_owned);
     let time_zone = text("time_zone").unwrap_or_else(|| "UTC".to_owned());
     let zone = PgZone::new(&time_zone).map_err(|error| {
@@ -310,6 +304,16 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
             "0.5 refuses a slice that loses more than half of its rows.",
         )
     })?;
+    let on_impure = match settings.get("on_impure").and_then(Value::as_str) {
+        None => return Err(required("on_impure")),
+        Some(text) => OnImpure::parse(text).ok_or_else(|| {
+            invalid(
+                &format!("on_impure \"{text}\" is unknown"),
+                "on_impure is allow, warn or refuse.",
+                "SELECT * FROM pipeline_lint('...') lists what it is about.",
+            )
+        })?,
+    };
     let depends_on_past = depends_on_past.unwrap_or(false);
     if depends_on_past && max_active.is_some_and(|n| n > 1) {
         return Err(invalid(
@@ -356,6 +360,8 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
         depends_on_past,
         on_mixture,
         keep_previous: long("keep_previous", keep_previous, 1)?,
+        on_impure,
+        stamp_column: text("stamp_column"),
     })
 }
 
@@ -364,7 +370,7 @@ macro_rules! setting_columns {
         "target, slice_column, query, query_path, code_version, backlog, catchup, \
          delay, pool_id, max_active, lease_for, run_timeout, max_attempts, retry_delay, source_retention, \
          expected_duration, cost_per_hour, max_shrink, description, \
-         depends_on_past, keep_previous, on_mixture"
+         depends_on_past, keep_previous, on_mixture, on_impure, stamp_column"
     };
 }
 const INSERT: &str = concat!(
@@ -372,14 +378,14 @@ const INSERT: &str = concat!(
     setting_columns!(),
     ", cadence, start_local, start_at, time_zone, given_start) \
      VALUES ($1, $2, $2, pg_catalog.clock_timestamp(), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $27)"
+       $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $29)"
 );
 const UPDATE: &str = concat!(
     "UPDATE backfill.pipeline_data SET max_active_before = GREATEST(max_active_before, max_active), \
        (changed_at, changed_by, ",
     setting_columns!(),
     ") = ROW (pg_catalog.clock_timestamp(), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
-       $17, $18, $19, $20, $21, $22, $23, $24) WHERE pipeline_id = $1"
+       $17, $18, $19, $20, $21, $22, $23, $24, $25, $26) WHERE pipeline_id = $1"
 );
 
 impl Checked {
@@ -408,6 +414,8 @@ impl Checked {
             self.depends_on_past.into(),
             self.keep_previous.into(),
             self.on_mixture.as_str().into(),
+            self.on_impure.name().into(),
+            self.stamp_column.as_deref().into(),
         ]
     }
 
@@ -426,7 +434,8 @@ impl Checked {
     }
 
     fn require_target(&self, timeline: &Timeline<PgZone>) -> Result<()> {
-        target::check(self.target, self.slice_column.as_deref(), timeline, self.query.is_some())
+        target::check(self.target, self.slice_column.as_deref(), timeline, self.query.is_some())?;
+        target::check_stamp(self.target, self.slice_column.as_deref(), self.stamp_column.as_deref())
     }
 }
 
@@ -442,6 +451,7 @@ fn create(name: &str, settings: &Map<String, Value>, path: &str) -> Result<Strin
     });
     fenced::forget();
     record_version(name)?;
+    judge(name)?;
     Ok("created".to_owned())
 }
 
@@ -492,6 +502,9 @@ fn change(
     });
     fenced::forget();
     record_version(&existing.name)?;
+    if moved_path || changed.iter().any(|name| LOOKED_AT.contains(name)) {
+        judge(&existing.name)?;
+    }
     if moved_path && !changed.contains(&"query") {
         changed.push("search_path of query");
     }
@@ -572,6 +585,15 @@ fn record_version(name: &str) -> Result<()> {
         version::for_person(&pipeline, query, path)?;
     }
     Ok(())
+}
+
+/// Whether the pipeline's own query is a function of its window, if somebody wants to know.
+fn judge(name: &str) -> Result<()> {
+    let pipeline = Pipeline::named(name)?;
+    match (&pipeline.query, &pipeline.query_path) {
+        (Some(query), Some(path)) => lint::judge(&pipeline, query, path),
+        _ => Ok(()),
+    }
 }
 
 const PAUSE: &str = "UPDATE backfill.pipeline_data

@@ -10,7 +10,7 @@ use crate::ledger::plan::{self, Declined, Frozen, Ordering, Plan, Request, Selec
 use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::{Reading, require_reason};
-use crate::ledger::{compatible, gate, grid, mixture, pool, price, sequence, version, writer};
+use crate::ledger::{compatible, gate, grid, lint, mixture, pool, price, sequence, version, writer};
 use crate::postgres::arguments::{self, Signature};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, query, role, session, settings, spi};
@@ -256,7 +256,8 @@ pub fn store_declined(plan_id: i64, declined: &[Declined]) {
 fn check_query(pipeline: &Pipeline, request: &Request) -> Result<()> {
     match (&request.query, pipeline.target) {
         (Some((text, path)), Some(target)) => {
-            settings::with_patience(|| query::check(text, path, target, &pipeline.grid.zone().name()))
+            settings::with_patience(|| query::check(text, path, target, &pipeline.grid.zone().name()))?;
+            lint::judge(pipeline, text, path)
         }
         _ => Ok(()),
     }

@@ -14,6 +14,7 @@ pub mod makespan;
 pub mod pairing;
 pub mod price;
 pub mod progress;
+pub mod purity;
 pub mod random;
 pub mod retry;
 pub mod sample;

@@ -14,6 +14,7 @@ pub mod fenced;
 pub mod gate;
 pub mod grid;
 pub mod kept;
+pub mod lint;
 pub mod mark;
 pub mod mixture;
 pub mod obstacle;

@@ -6,6 +6,7 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::grid;
+use crate::ledger::lint::OnImpure;
 use crate::ledger::mixture::OnMixture;
 use crate::ledger::rights::{self, Level};
 use crate::postgres::datum::Span;
@@ -46,9 +47,12 @@ pub struct Pipeline {
     pub keep_previous: Option<Span>,
     /// What becomes of slices of several code versions.
     pub on_mixture: OnMixture,
+    /// The column of the target that holds the code version of each row.
+    pub stamp_column: Option<String>,
     pub dropped: bool,
     /// A window is a function of the one before it.
     pub depends_on_past: bool,
+    pub on_impure: OnImpure,
 }
 
 /// What a pipeline runs: a query under a `search_path`, or the code of workers that state a version.
@@ -68,11 +72,12 @@ macro_rules! pipeline_columns {
          p.depends_on_past, p.lease_for, p.max_attempts, p.retry_delay, \
          p.source_retention, p.expected_duration, p.cost_per_hour::pg_catalog.float8, p.max_shrink, \
          p.dropped_at IS NOT NULL, p.grid_version, p.first_position, p.grid_since, \
-         p.ended_grids, p.keep_previous, p.on_mixture"
+         p.ended_grids, p.keep_previous, p.on_mixture, p.on_impure, \
+         p.stamp_column::pg_catalog.text"
     };
 }
 /// How many columns that is.
-pub const COLUMNS: i32 = 31;
+pub const COLUMNS: i32 = 33;
 pub(crate) use pipeline_columns;
 
 const BY_NAME: &str = concat!(
@@ -132,6 +137,8 @@ impl Pipeline {
             max_shrink: row.at(24),
             keep_previous: row.get(30),
             on_mixture: OnMixture::parse(&row.at::<String>(31)).expect("a CHECK lists them"),
+            on_impure: OnImpure::parse(&row.at::<String>(32)).expect("the ledger knows what it may be"),
+            stamp_column: row.get(33),
             dropped: row.at(25),
         }
     }

@@ -6,7 +6,7 @@
 use crate::error::{Code, Error, Result, faithful};
 use crate::ledger::run::Run;
 use crate::ledger::stage::{self, Stage};
-use crate::ledger::{compatible, version};
+use crate::ledger::{compatible, lint, version};
 use crate::postgres::author::Author;
 use crate::postgres::executor::{self, Sight};
 use crate::postgres::meaning::{self, Meaning};
@@ -163,12 +163,18 @@ impl Source {
         target::require_write(written, role::caller())?;
         if self.own {
             self.require_version(run)?;
+            // What it reaches may have been edited since it was defined.
+            let path = run.query_path.as_deref().unwrap_or_default();
+            lint::require_pure(&run.pipeline, &self.text, path)?;
         } else {
             // The slice is looked up before it is deleted.
             target::require_read(written, role::caller())?;
         }
         let built = self.run(run, || {
             let select = Select::read(&self.text)?;
+            if !self.own && self.columns.is_none() {
+                lint::require_pure_query(&run.pipeline, &select, &self.path)?;
+            }
             let writable = target.table.writable();
             let columns = match &self.columns {
                 Some(columns) => columns.clone(),

@@ -5,6 +5,7 @@
 
 use crate::error::Result;
 use crate::postgres::author::Author;
+use crate::postgres::impurity::{self, Found, Subject};
 use crate::postgres::query::Select;
 use crate::postgres::reach::{self, Part};
 use crate::postgres::{digest, settings, subtransaction};
@@ -19,6 +20,8 @@ pub struct Meaning {
     pub version: String,
     /// The query first.
     pub parts: Vec<Part>,
+    /// What was found when somebody asked whether it is pure, for each target.
+    looked: RefCell<HashMap<Subject, Rc<Vec<Found>>>>,
 }
 
 impl Meaning {
@@ -30,8 +33,25 @@ impl Meaning {
             // Lengths keep the parts apart.
             text.push_str(&format!("{kind} {} {name} {} {definition}\n", name.len(), definition.len()));
         }
-        Self { version: format!("sql:{}", digest::of_text(text.as_bytes())), parts }
+        let version = format!("sql:{}", digest::of_text(text.as_bytes()));
+        Self { version, parts, looked: RefCell::default() }
     }
+}
+
+/// What keeps the text of an author from being a function of its window.
+pub fn impurities(author: &str, text: &str, path: &str, subject: &Subject) -> Result<Rc<Vec<Found>>> {
+    let meaning = of_text(author, text, path)?;
+    if let Some(known) = meaning.looked.borrow().get(subject) {
+        return Ok(known.clone());
+    }
+    let found = Author::named(author)?.run(|| {
+        settings::for_query("UTC", &settings::with_temporary_last(path), || {
+            impurity::look(&Select::read(text)?, path, subject)
+        })
+    })?;
+    let found = Rc::new(found);
+    meaning.looked.borrow_mut().insert(subject.clone(), found.clone());
+    Ok(found)
 }
 
 type Key = (String, String, String);

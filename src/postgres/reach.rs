@@ -111,7 +111,7 @@ pub fn reworded(part: &Part) -> Option<String> {
 }
 
 /// Whether PostgreSQL itself brings an object.
-fn is_builtin(oid: pg_sys::Oid) -> bool {
+pub fn is_builtin(oid: pg_sys::Oid) -> bool {
     u32::from(oid) < pg_sys::FirstNormalObjectId
 }
 
@@ -237,21 +237,9 @@ impl Reach {
             self.data_type(type_oid);
             self.collation(collation);
         }
-        unsafe {
-            let relation = pg_sys::relation_open(oid, pg_sys::AccessShareLock as i32);
-            let rules = (*relation).rd_rules;
-            let kind = (*(*relation).rd_rel).relkind as u8;
-            if !rules.is_null() && [pg_sys::RELKIND_VIEW, pg_sys::RELKIND_MATVIEW].contains(&kind) {
-                let rules = std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize);
-                for rule in rules.iter().filter(|rule| (***rule).event == pg_sys::CmdType::CMD_SELECT) {
-                    let query: *mut pg_sys::Query =
-                        pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast();
-                    let text = canonical::text(query);
-                    self.parts.push(Part::new("view", quote::relation(oid), text));
-                    self.walk(query.cast());
-                }
-            }
-            pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+        if let Some(query) = view_query(oid) {
+            self.parts.push(Part::new("view", quote::relation(oid), canonical::text(query)));
+            self.walk(query.cast());
         }
     }
 
@@ -275,63 +263,26 @@ impl Reach {
     }
 
     fn enter_function(&mut self, oid: pg_sys::Oid, path: &str) {
-        let found = role::as_ledger(|| spi::latest(FUNCTION, &[oid.into()], Function::decode));
-        for function in found {
-            function.inner.iter().for_each(|inner| self.function(*inner));
-            function.types.iter().for_each(|inner| self.data_type(*inner));
-            function.stored.iter().for_each(|expression| self.walk_stored(expression));
-            let own_path = function.path.as_deref();
-            self.reads_path |= function.source.is_some() && own_path.is_none();
-            let path = own_path.map_or_else(|| settings::with_temporary_last(path), str::to_owned);
-            let body = match (&function.source, function.body.as_deref()) {
-                // A body that was analysed when the function was made.
-                (_, Some(body)) => self.enter_body(body),
-                (Some(source), None) if function.is_sql => self
-                    .enter_text(oid, function.owner, source, &path)
-                    .unwrap_or_else(|| self.enter_names(source, &path)),
-                (Some(source), None) => self.enter_names(source, &path),
-                (None, None) => String::new(),
-            };
-            let definition = format!("{} {body}", function.header);
-            self.parts.push(Part::new("function", function.name, definition.trim()));
-        }
-    }
-
-    fn enter_body(&mut self, body: &str) -> String {
-        let body = quote::c_string(body);
-        let node: *mut pg_sys::Node = unsafe { pg_sys::stringToNode(body.as_ptr()).cast() };
-        self.enter_queries(node)
-    }
-
-    /// Queries in lists of any depth.
-    fn enter_queries(&mut self, node: *mut pg_sys::Node) -> String {
-        unsafe {
-            if is(node, pg_sys::NodeTag::T_List) {
-                let texts: Vec<String> =
-                    each(node.cast()).map(|inner: *mut pg_sys::Node| self.enter_queries(inner)).collect();
-                return texts.join("; ");
-            }
-            if !is(node, pg_sys::NodeTag::T_Query) {
-                return String::new();
-            }
-            self.walk(node);
-            canonical::text(node.cast())
-        }
-    }
-
-    /// The body of an SQL function that is analysed when it is called; `None` where it cannot be analysed by itself. To read the
-    /// constants in it may run checks of domains, as whoever wrote it: it may only share its name with what is called.
-    fn enter_text(
-        &mut self,
-        oid: pg_sys::Oid,
-        owner: pg_sys::Oid,
-        source: &str,
-        path: &str,
-    ) -> Option<String> {
-        let analyse = || settings::for_query("UTC", path, || unsafe { analysed(oid, source) });
-        let queries = subtransaction::attempt(|| Author::Role(owner).run(analyse));
-        let queries = queries.ok()?;
-        Some(queries.into_iter().map(|query| self.enter_queries(query.cast())).collect::<Vec<_>>().join("; "))
+        let Body { function, queries, path } = body_of(oid, path);
+        let Some(function) = function else { return };
+        function.inner.iter().for_each(|inner| self.function(*inner));
+        function.types.iter().for_each(|inner| self.data_type(*inner));
+        function.stored.iter().for_each(|expression| self.walk_stored(expression));
+        self.reads_path |= function.source.is_some() && function.path.is_none();
+        let body = match (queries, &function.source) {
+            (Some(queries), _) => queries
+                .into_iter()
+                .map(|query| {
+                    self.walk(query.cast());
+                    canonical::text(query)
+                })
+                .collect::<Vec<_>>()
+                .join("; "),
+            (None, Some(source)) => self.enter_names(source, &path),
+            (None, None) => String::new(),
+        };
+        let definition = format!("{} {body}", function.header);
+        self.parts.push(Part::new("function", function.name, definition.trim()));
     }
 
     /// A body of which only the text is known.
@@ -346,9 +297,7 @@ impl Reach {
             .collect::<BTreeSet<_>>()
             .into_iter()
             .collect();
-        let found: Vec<(bool, pg_sys::Oid)> = settings::for_query("UTC", path, || {
-            role::as_ledger(|| spi::latest(NAMED, &[names.into()], |row| (row.at(1), row.at(2))))
-        });
+        let found = named(names, path);
         for (is_function, oid) in found {
             match is_function {
                 true => self.function(oid),
@@ -357,6 +306,32 @@ impl Reach {
         }
         tokens.iter().map(Token::text).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The query of a view or of a materialized view.
+pub fn view_query(oid: pg_sys::Oid) -> Option<*mut pg_sys::Query> {
+    unsafe {
+        let relation = pg_sys::relation_open(oid, pg_sys::AccessShareLock as i32);
+        let rules = (*relation).rd_rules;
+        let kind = (*(*relation).rd_rel).relkind as u8;
+        let mut found = None;
+        if !rules.is_null() && [pg_sys::RELKIND_VIEW, pg_sys::RELKIND_MATVIEW].contains(&kind) {
+            let rules = std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize);
+            let rule = rules.iter().find(|rule| (***rule).event == pg_sys::CmdType::CMD_SELECT);
+            found = rule.map(|rule| {
+                pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast()
+            });
+        }
+        pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+        found
+    }
+}
+
+/// Functions (true) and tables (false) of somebody's own that names may stand for.
+pub fn named(names: Vec<String>, path: &str) -> Vec<(bool, pg_sys::Oid)> {
+    settings::for_query("UTC", path, || {
+        role::as_ledger(|| spi::latest(NAMED, &[names.into()], |row| (row.at(1), row.at(2))))
+    })
 }
 
 #[cfg(feature = "pg15")]
@@ -411,20 +386,68 @@ unsafe fn analysed(function: pg_sys::Oid, source: &str) -> Vec<*mut pg_sys::Quer
     }
 }
 
+/// A function of somebody's own, as far as it can be read.
+pub struct Body {
+    /// `None` if it was dropped.
+    pub function: Option<Function>,
+    /// The queries of an SQL function's body; `None` where it has none, or they cannot be analysed by themselves.
+    pub queries: Option<Vec<*mut pg_sys::Query>>,
+    /// The `search_path` under which its text is read.
+    pub path: String,
+}
+
+/// Reads a function. `path` is the `search_path` of whoever calls it.
+///
+/// To read the constants in a body that is analysed when it is called may run checks of domains, as whoever wrote it: it may
+/// only share its name with what is called.
+pub fn body_of(oid: pg_sys::Oid, path: &str) -> Body {
+    let found = role::as_ledger(|| spi::latest(FUNCTION, &[oid.into()], Function::decode));
+    let Some(function) = found.into_iter().next() else {
+        return Body { function: None, queries: None, path: path.to_owned() };
+    };
+    let path = function.path.clone().unwrap_or_else(|| settings::with_temporary_last(path));
+    let queries = match (&function.source, &function.body) {
+        // It was analysed when the function was made.
+        (_, Some(body)) => {
+            let body = quote::c_string(body);
+            let mut queries = vec![];
+            queries_in(unsafe { pg_sys::stringToNode(body.as_ptr()).cast() }, &mut queries);
+            Some(queries)
+        }
+        (Some(source), None) if function.is_sql => {
+            let analyse = || settings::for_query("UTC", &path, || unsafe { analysed(oid, source) });
+            subtransaction::attempt(|| Author::Role(function.owner).run(analyse)).ok()
+        }
+        _ => None,
+    };
+    Body { function: Some(function), queries, path }
+}
+
+/// Queries in lists of any depth.
+fn queries_in(node: *mut pg_sys::Node, found: &mut Vec<*mut pg_sys::Query>) {
+    unsafe {
+        if is(node, pg_sys::NodeTag::T_List) {
+            each(node.cast()).for_each(|inner| queries_in(inner, found));
+        } else if is(node, pg_sys::NodeTag::T_Query) {
+            found.push(node.cast());
+        }
+    }
+}
+
 /// A function as the catalog has it.
-struct Function {
-    name: String,
+pub struct Function {
+    pub name: String,
     /// All that counts but the body.
     header: String,
     is_sql: bool,
-    source: Option<String>,
+    pub source: Option<String>,
     body: Option<String>,
     /// Expressions, such as the defaults of its arguments.
-    stored: Vec<String>,
+    pub stored: Vec<String>,
     /// Its own `search_path`.
     path: Option<String>,
     /// Functions that an aggregate is made of.
-    inner: Vec<pg_sys::Oid>,
+    pub inner: Vec<pg_sys::Oid>,
     types: Vec<pg_sys::Oid>,
     owner: pg_sys::Oid,
 }

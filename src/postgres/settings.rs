@@ -95,6 +95,13 @@ pub fn for_query<T>(zone: &str, path: &str, f: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Whether [`for_query`] sets it.
+pub fn is_pinned(name: &str) -> bool {
+    let named = |(setting, _): &(&str, &str)| setting.eq_ignore_ascii_case(name);
+    READING.iter().chain(&WRITING).any(named)
+        || ["TimeZone", "search_path"].iter().any(|setting| setting.eq_ignore_ascii_case(name))
+}
+
 /// Runs what must come out as the same text in every session: digests, deparsed queries.
 pub fn for_text<T>(f: impl FnOnce() -> T) -> T {
     let nest = Nest::new();

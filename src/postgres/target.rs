@@ -116,6 +116,40 @@ pub fn check(
     Ok(())
 }
 
+/// Checks that the code version of each row can be kept in a column of the table.
+pub fn check_stamp(
+    relation: Option<pg_sys::Oid>,
+    slice_column: Option<&str>,
+    stamp: Option<&str>,
+) -> Result<()> {
+    let Some(stamp) = stamp else { return Ok(()) };
+    const HINT: &str = "Name a column of type text that the query does not fill.";
+    let Some(relation) = relation else {
+        return Err(invalid(
+            "stamp_column needs a target".to_owned(),
+            "stamp_column is given, target is not.".to_owned(),
+            HINT,
+        ));
+    };
+    let name = quote::relation(relation);
+    let columns = table::columns(relation);
+    let Some(column) = columns.iter().find(|column| column.name == stamp) else {
+        return Err(Error::new(Code::Undefined, format!("column \"{stamp}\" of {name} does not exist"))
+            .detail("stamp_column must be a column of the target.")
+            .hint(HINT));
+    };
+    let why = if slice_column == Some(stamp) {
+        "It is the slice column."
+    } else if column.generated {
+        "Its values come from the table itself."
+    } else if (column.type_oid, column.modifier) != (pg_sys::TEXTOID, -1) {
+        "A code version is a text of any length."
+    } else {
+        return Ok(());
+    };
+    Err(invalid(format!("column \"{stamp}\" of {name} cannot be the stamp"), why.to_owned(), HINT))
+}
+
 /// Checks that values of that type tell the windows of a grid apart.
 fn check_type(slice_type: pg_sys::Oid, grid: &Grid<PgZone>, column: &str, name: &str) -> Result<()> {
     let calendar = matches!(grid.cadence, Cadence::Days(_) | Cadence::Months(_));

@@ -13,6 +13,7 @@ Commands
       --seed N       at the same moments as another time (default: from the clock; a failing test tells it)
   demo               rebuild a year of New York flights with four workers, two of them hurt
       --stop         stop the server at the end
+  corpus             what the lint finds in 180 queries, beside what is to be found in them, rule by rule
   example [name...]  try the examples of targets outside the database: files, iceberg (1 minute)
   bench claims       what claims cost, beside pgmq and graphile-worker on the same server (10 minutes)
       --seconds N    time of each system in a cell of the first table (default 5)
@@ -52,6 +53,7 @@ pub enum Command {
     Setup,
     Test,
     Bench,
+    Corpus,
     Demo,
     Example,
     Install,
@@ -80,6 +82,7 @@ impl Arguments {
             Some("setup") => Command::Setup,
             Some("test") => Command::Test,
             Some("bench") => Command::Bench,
+            Some("corpus") => Command::Corpus,
             Some("demo") => Command::Demo,
             Some("example") => Command::Example,
             Some("install") => Command::Install,
@@ -111,7 +114,7 @@ impl Arguments {
             }
         }
         match (command, parsed.rest.first()) {
-            (Command::Setup | Command::Install | Command::Run, Some(unknown)) => {
+            (Command::Setup | Command::Corpus | Command::Install | Command::Run, Some(unknown)) => {
                 Err(format!("{unknown} means nothing here: see cargo xtask --help"))
             }
             (Command::Test, Some(option)) if option.starts_with('-') => {

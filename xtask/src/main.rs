@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod corpus;
 mod demo;
 mod example;
 mod extension;
@@ -42,6 +43,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
         Command::Setup => setup(arguments),
         Command::Bench => bench::run(arguments),
+        Command::Corpus => corpus::run(arguments),
         Command::Demo => demo::run(arguments),
         Command::Example => example::run(arguments),
         Command::Test => test::run(arguments),

@@ -1,0 +1,151 @@
+//! Whether what a pipeline runs is a function of its window.
+
+use crate::domain::purity::Severity;
+use crate::error::{Code, Error, Result};
+use crate::ledger::pipeline::Pipeline;
+use crate::postgres::impurity::{self, Found, Subject};
+use crate::postgres::query::Select;
+use crate::postgres::{meaning, settings};
+
+/// Something that keeps a query from giving the same rows for the same window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub rule: &'static str,
+    pub severity: Severity,
+    /// What it is: a function, a table, a column.
+    pub object: String,
+    /// Where it stands, and through what it is reached.
+    pub place: String,
+    pub remedy: String,
+}
+
+impl From<&Found> for Finding {
+    fn from(found: &Found) -> Self {
+        let Found { rule, object, place } = found;
+        Self {
+            rule: rule.name(),
+            severity: rule.severity(),
+            object: object.clone(),
+            place: place.clone(),
+            remedy: rule.remedy().to_owned(),
+        }
+    }
+}
+
+/// What to do about a query that is impure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnImpure {
+    Allow,
+    Warn,
+    Refuse,
+}
+
+impl OnImpure {
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "allow" => Self::Allow,
+            "warn" => Self::Warn,
+            "refuse" => Self::Refuse,
+            _ => return None,
+        })
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Warn => "warn",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
+/// What the pipeline's own query meets, errors first; nothing for a pipeline without a query.
+pub fn findings(pipeline: &Pipeline) -> Result<Vec<Finding>> {
+    match (&pipeline.query, &pipeline.query_path) {
+        (Some(text), Some(path)) => of_text(pipeline, text, path),
+        _ => Ok(vec![]),
+    }
+}
+
+/// What a text meets that is run as the pipeline's owner.
+fn of_text(pipeline: &Pipeline, text: &str, path: &str) -> Result<Vec<Finding>> {
+    let Some(subject) = subject(pipeline) else { return Ok(vec![]) };
+    let found = settings::with_patience(|| meaning::impurities(&pipeline.owner, text, path, &subject))?;
+    Ok(found.iter().map(Finding::from).collect())
+}
+
+fn subject(pipeline: &Pipeline) -> Option<Subject> {
+    Some(Subject {
+        target: pipeline.target?,
+        slice_column: pipeline.slice_column.clone()?,
+        depends_on_past: pipeline.depends_on_past,
+    })
+}
+
+/// Refuses a text with errors where the pipeline takes none (BF010), and warns of what it has where that is wanted.
+pub fn judge(pipeline: &Pipeline, text: &str, path: &str) -> Result<()> {
+    match pipeline.on_impure {
+        OnImpure::Allow => Ok(()),
+        OnImpure::Warn => {
+            warn(pipeline, &of_text(pipeline, text, path)?);
+            Ok(())
+        }
+        OnImpure::Refuse => require_pure(pipeline, text, path),
+    }
+}
+
+/// Refuses a text with errors where the pipeline takes none (BF010).
+pub fn require_pure(pipeline: &Pipeline, text: &str, path: &str) -> Result<()> {
+    match pipeline.on_impure {
+        OnImpure::Refuse => refuse(pipeline, &of_text(pipeline, text, path)?),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a query that a call gave and that was read in its caller's name.
+pub fn require_pure_query(pipeline: &Pipeline, select: &Select, path: &str) -> Result<()> {
+    match (pipeline.on_impure, subject(pipeline)) {
+        (OnImpure::Refuse, Some(subject)) => {
+            let found = impurity::look(select, path, &subject)?;
+            refuse(pipeline, &found.iter().map(Finding::from).collect::<Vec<_>>())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn count(findings: &[Finding], severity: Severity) -> usize {
+    findings.iter().filter(|finding| finding.severity == severity).count()
+}
+
+fn warn(pipeline: &Pipeline, findings: &[Finding]) {
+    if findings.is_empty() {
+        return;
+    }
+    let [errors, warnings] = [Severity::Error, Severity::Warning].map(|severity| count(findings, severity));
+    pgrx::warning!(
+        "the query of pipeline \"{0}\" is no pure function of its window: {errors} errors, {warnings} warnings; SELECT * FROM pipeline_lint('{1}') lists them",
+        pipeline.name,
+        pipeline.name.replace('\'', "''")
+    );
+}
+
+fn refuse(pipeline: &Pipeline, findings: &[Finding]) -> Result<()> {
+    let errors: Vec<String> = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Error)
+        .map(|Finding { rule, object, place, remedy, .. }| format!("{rule}: {object} in {place}. {remedy}"))
+        .collect();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::Impure,
+        format!("the query of pipeline \"{}\" is no function of its window", pipeline.name),
+    )
+    .detail(errors.join("\n"))
+    .hint(format!(
+        "Change the query or what it reaches, or take it as it is: SELECT pipeline_alter('{}', '{{\"on_impure\": \"warn\"}}'), then SELECT * FROM pipeline_lint('{}').",
+        pipeline.name.replace('\'', "''"),
+        pipeline.name.replace('\'', "''")
+    )))
+}

@@ -1,0 +1,157 @@
+//! What the lint finds in queries, and what pipelines do about it.
+
+use pgrx_tests::corpus::{self, Corpus};
+use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn corpus() -> Corpus {
+    Corpus::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/purity")).expect("it can be read")
+}
+
+fn world() -> (Database, Session) {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    session.run(&corpus().schema);
+    (database, session)
+}
+
+#[test]
+fn the_corpus_gives_what_is_to_be_found_in_it_and_nothing_else() {
+    let (_database, mut session) = world();
+    let mut wrong = vec![];
+    let cases = corpus().cases;
+    for case in &cases {
+        session.run("BEGIN");
+        if let Err(failure) = session.try_run(&case.definition()) {
+            wrong.push(format!("{}: {}", case.name, failure.message));
+            session.run("ROLLBACK");
+            continue;
+        }
+        let lines = session.lines(corpus::FINDINGS);
+        let found = corpus::findings(lines.iter().map(String::as_str));
+        session.run("ROLLBACK");
+        for (what, findings) in [("missed", &case.expected - &found), ("false", &found - &case.expected)] {
+            wrong.extend(findings.iter().map(|finding| format!("{}: {what} {finding:?}", case.name)));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} findings:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+    let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names.len(), cases.len());
+    let impure = cases.iter().filter(|case| !case.expected.is_empty()).count();
+    assert!(impure > 60 && cases.len() - impure > 40, "{impure} of {}", cases.len());
+}
+
+/// A definition over `facts`, with more arguments.
+fn definition(query: &str, more: &str) -> String {
+    format!(
+        "SELECT pipeline_define('daily', '1 day', '2024-01-01', target => 'facts', slice_column => 'day',
+             query => $q${query}$q${more})"
+    )
+}
+
+const PURE: &str = "SELECT p.at, p.amount FROM paid p WHERE p.at >= $1 AND p.at < $2";
+const IMPURE: &str = "SELECT r.at, r.amount FROM recent_named r WHERE r.at >= $1 AND r.at < $2";
+const WITH_DIMENSION: &str =
+    "SELECT s.at, i.name FROM sales s JOIN items i ON i.id = s.item WHERE s.at >= $1 AND s.at < $2";
+
+fn warnings(session: &Session) -> Vec<String> {
+    session.notices().iter().map(|notice| notice.message.clone()).collect()
+}
+
+#[test]
+fn a_definition_that_reads_the_clock_somewhere_is_warned_of_or_refused() {
+    let (_database, mut session) = world();
+    session.notices();
+    session.run(&definition(PURE, ""));
+    assert!(warnings(&session).is_empty());
+    session.run(&definition(IMPURE, ""));
+    let [warning] = &warnings(&session)[..] else { panic!("one warning") };
+    assert!(
+        warning.contains("1 errors, 0 warnings") && warning.contains("pipeline_lint('daily')"),
+        "{warning}"
+    );
+    session.run(&definition(IMPURE, ""));
+    assert!(warnings(&session).is_empty(), "nothing changed");
+    session.run(&definition(PURE, ""));
+    session.run(&definition(IMPURE, ", on_impure => 'allow'"));
+    assert!(warnings(&session).is_empty());
+
+    let failure = assert_sqlstate!(
+        session.try_run("SELECT pipeline_alter('daily', '{\"on_impure\": \"refuse\"}')"),
+        "BF010"
+    );
+    assert!(
+        failure.detail.contains("clock: now() in view public.recent_named > view public.recent"),
+        "{failure}"
+    );
+    assert_eq!(session.lines("SELECT on_impure FROM backfill.pipelines"), ["allow"]);
+    session.run(&definition(PURE, ", on_impure => 'refuse'"));
+    let alter = format!("SELECT pipeline_alter('daily', jsonb_build_object('query', $q${IMPURE}$q$))");
+    assert_sqlstate!(session.try_run(&alter), "BF010");
+    let plan =
+        format!("SELECT backfill_plan('daily', '2024-01-01', '2024-01-02', 'why', query => $q${IMPURE}$q$)");
+    assert_sqlstate!(session.try_run(&plan), "BF010");
+    assert_eq!(session.lines("SELECT rule FROM pipeline_lint('daily')"), Vec::<String>::new());
+    session.run("SELECT pipeline_drop('daily')");
+    assert_sqlstate!(session.try_run(&definition(IMPURE, ", on_impure => 'refuse'")), "BF010");
+    assert_eq!(session.lines("SELECT pipeline FROM backfill.pipelines"), Vec::<String>::new());
+    assert_sqlstate!(session.try_run(&definition(PURE, ", on_impure => 'perhaps'")), "22023");
+}
+
+#[test]
+fn a_dimension_that_can_be_edited_is_named_and_does_not_refuse() {
+    let (_database, mut session) = world();
+    session.run(&definition(WITH_DIMENSION, ", on_impure => 'refuse'"));
+    assert_eq!(
+        session.lines("SELECT severity || ' ' || object FROM pipeline_lint('daily')"),
+        ["warning public.items"]
+    );
+}
+
+#[test]
+fn what_was_edited_since_is_looked_at_when_a_window_is_built() {
+    let (_database, mut session) = world();
+    session.run(&definition(PURE, ", on_impure => 'refuse'"));
+    let plan = "SELECT backfill_approve(plan_id, windows) FROM backfill_plan('daily', '2024-01-01', '2024-01-03', 'why')";
+    session.run(plan);
+    let token: i64 = session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY['daily'])", &[]);
+    let given = "SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at < now()";
+    let replace = format!("SELECT replace_partition({token}, query => $q${given}$q$)");
+    assert_sqlstate!(session.try_run(&replace), "BF010");
+    session
+        .run(&format!("SELECT replace_partition({token}, query => $q${}$q$)", given.replace("now()", "$2")));
+
+    session.run("CREATE OR REPLACE VIEW paid AS SELECT s.id, s.at, s.item, s.store, s.amount FROM sales s WHERE s.at < now()");
+    session.run(
+        "SELECT backfill_cancel(1, 'another version');
+         SELECT backfill_approve(plan_id, windows) FROM backfill_plan('daily', '2024-01-02', '2024-01-03', 'again')",
+    );
+    session.run("CALL backfill_work(pipelines => ARRAY['daily'], max_windows => 1)");
+    assert_eq!(
+        session.lines("SELECT state FROM pipeline_windows('daily', '2024-01-02', '2024-01-03')"),
+        ["refused"]
+    );
+    // Where it is only told, it runs.
+    session.run("SELECT pipeline_alter('daily', '{\"on_impure\": \"allow\"}')");
+    session.run("SELECT backfill_retry(2)");
+    session.run("CALL backfill_work(pipelines => ARRAY['daily'], max_windows => 1)");
+    assert_eq!(
+        session.lines("SELECT state FROM pipeline_windows('daily', '2024-01-02', '2024-01-03')"),
+        ["done"]
+    );
+}
+
+#[test]
+fn a_default_of_the_target_counts_as_soon_as_it_is_there() {
+    let (_database, mut session) = world();
+    session.run(&definition(PURE, ""));
+    let rules = "SELECT rule || ' ' || place FROM pipeline_lint('daily')";
+    assert!(session.lines(rules).is_empty());
+    session.run("ALTER TABLE facts ALTER b SET DEFAULT clock_timestamp()");
+    assert_eq!(session.lines(rules), ["clock column b of public.facts (default)"]);
+    session.run("ALTER TABLE facts ALTER b DROP DEFAULT");
+    assert!(session.lines(rules).is_empty());
+    session.run("SELECT pipeline_define('outside', '1 day', '2024-01-01')");
+    assert!(session.lines("SELECT rule FROM pipeline_lint('outside')").is_empty());
+}
