@@ -2,6 +2,7 @@
 
 mod consumers;
 mod outdated;
+mod stamps;
 
 use crate::support::define;
 use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};

@@ -94,7 +94,9 @@ impl Difference {
         let open = |relation| Segment::look_only(relation, column, zone, [start, end]);
         let (new, now) = (open(stage)?, open(pipeline.target.unwrap_or_default())?);
         let names = together::columns(&new, &now, plan.id)?;
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        // A row that only other code built is no other row.
+        let stamp = pipeline.stamp_column.as_deref();
+        let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| stamp != Some(*name)).collect();
         let mut difference =
             Self { now: now.measure_of(&names), new: new.measure_of(&names), ..Self::default() };
         let [before, after] = [&now, &new].map(|side| sums(side, &names));

@@ -571,9 +571,9 @@ fn claim_target(checked: &Checked, pipeline_id: i64) -> Result<()> {
 fn check_query(checked: &Checked, path: &str) -> Result<()> {
     match (&checked.query, checked.target) {
         // The tables of the query are locked while it is read, and definitions of others wait meanwhile.
-        (Some(text), Some(target)) => {
-            settings::with_patience(|| query::check(text, path, target, &checked.grid.zone.name()))
-        }
+        (Some(text), Some(target)) => settings::with_patience(|| {
+            query::check(text, path, target, checked.stamp_column.as_deref(), &checked.grid.zone.name())
+        }),
         _ => Ok(()),
     }
 }

@@ -256,7 +256,15 @@ pub fn store_declined(plan_id: i64, declined: &[Declined]) {
 fn check_query(pipeline: &Pipeline, request: &Request) -> Result<()> {
     match (&request.query, pipeline.target) {
         (Some((text, path)), Some(target)) => {
-            settings::with_patience(|| query::check(text, path, target, &pipeline.grid.zone().name()))?;
+            settings::with_patience(|| {
+                query::check(
+                    text,
+                    path,
+                    target,
+                    pipeline.stamp_column.as_deref(),
+                    &pipeline.grid.zone().name(),
+                )
+            })?;
             lint::judge(pipeline, text, path)
         }
         _ => Ok(()),

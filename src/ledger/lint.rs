@@ -78,6 +78,7 @@ fn subject(pipeline: &Pipeline) -> Option<Subject> {
     Some(Subject {
         target: pipeline.target?,
         slice_column: pipeline.slice_column.clone()?,
+        stamp_column: pipeline.stamp_column.clone(),
         depends_on_past: pipeline.depends_on_past,
     })
 }

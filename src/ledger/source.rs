@@ -39,7 +39,7 @@ pub struct Source {
     columns: Option<Vec<String>>,
     /// The lease's own query must still be what the lease was given for.
     own: bool,
-    /// The version of that query that ran.
+    /// The version of the query that ran: of the lease's own, or of one that the call gave.
     ran: OnceCell<String>,
 }
 
@@ -75,12 +75,12 @@ impl Source {
                 )
                 .detail(format!("It belongs to token {token}; the call is made under token {}.", run.token))
                 .hint(format!("SELECT backfill_stage({}) gives this token its own stage.", run.token))),
-                _ => Self::table(staging, target, &wish.path),
+                _ => Self::table(staging, run, target, &wish.path),
             };
         }
         if let Some(stage) = Stage::find(run.token) {
             stage.open_to(role::caller());
-            return Self::table(stage.relation, target, &wish.path);
+            return Self::table(stage.relation, run, target, &wish.path);
         }
         let Some(text) = run.query.clone() else {
             return Err(Error::new(Code::InvalidParameter, "there are no rows to publish")
@@ -115,7 +115,7 @@ impl Source {
     }
 
     /// The rows of a table, its columns matched by name. What the target always generates is left to it.
-    fn table(table: pg_sys::Oid, target: &Segment, path: &str) -> Result<Self> {
+    fn table(table: pg_sys::Oid, run: &Run, target: &Segment, path: &str) -> Result<Self> {
         let given = table::columns(table);
         let known = |name: &str| target.table.columns.iter().any(|column| column.name == name);
         if let Some(extra) = given.iter().find(|column| !known(&column.name)) {
@@ -134,7 +134,7 @@ impl Source {
             ))
             .hint("Columns of a staging table are matched by name: drop or rename those that the target has not."));
         }
-        let mut columns = target.table.writable();
+        let mut columns = target.table.filled(run.pipeline.stamp_column.as_deref());
         columns.retain(|name| given.iter().any(|column| column.name == *name));
         Ok(Self {
             author: Author::Caller,
@@ -175,12 +175,16 @@ impl Source {
             if !self.own && self.columns.is_none() {
                 lint::require_pure_query(&run.pipeline, &select, &self.path)?;
             }
-            let writable = target.table.writable();
-            let columns = match &self.columns {
-                Some(columns) => columns.clone(),
+            let stamp = run.pipeline.stamp_column.as_deref();
+            let filled = target.table.filled(stamp);
+            let given: Vec<&str> = match &self.columns {
+                Some(columns) => columns.iter().map(String::as_str).collect(),
                 // A longer query is PostgreSQL's to refuse, a shorter one leaves defaults.
-                None => writable.iter().take(select.width()).map(|name| (*name).to_owned()).collect(),
+                None => filled.iter().take(select.width()).copied().collect(),
             };
+            // In the order of the table, as digests are.
+            let mut columns = target.table.writable();
+            columns.retain(|name| given.contains(name) || stamp == Some(*name));
             let slice = columns.iter().position(|name| *name == target.column);
             let Some(slice) = slice else {
                 return Err(Error::new(
@@ -189,19 +193,23 @@ impl Source {
                 )
                 .detail(format!(
                     "They have the first {} of the columns {} of {}, so that nothing says which window a row belongs to.",
-                    columns.len(),
-                    table::list(&writable),
+                    given.len(),
+                    table::list(&filled),
                     target.table.shown()
                 ))
                 .hint("Columns of a query are matched by position, as INSERT ... SELECT does; those of a staging table by name."));
             };
             let mut rows = Rows::new(target.bounds, slice);
-            let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-            let query = select.rows_for(&target.table, &names);
+            let place = columns.iter().position(|name| stamp == Some(*name));
+            if let (Some(stamp), None) = (stamp, place) {
+                return Err(no_stamp(run, target, stamp));
+            }
+            let version = place.map(|_| self.version(run)).transpose()?.flatten();
+            let query = select.rows_for(&target.table, &columns, place.map(|at| (at, version.as_deref())));
             faithful(|| unsafe {
                 executor::select(query, select.text(), run.bounds(), Sight::Transaction, None, &mut rows);
             });
-            Ok(Built { columns, rows })
+            Ok(Built { columns: columns.into_iter().map(str::to_owned).collect(), rows })
         })?;
         // A function that it calls may have been replaced while it ran.
         if self.own {
@@ -219,10 +227,10 @@ impl Source {
         if self.own || self.columns.is_some() || run.query.is_none() {
             return Ok(run.code_version.clone());
         }
-        let path = settings::search_path();
-        let meaning = self.run(run, || Select::read(&self.text).map(|select| Meaning::of(&select, &path)))?;
-        version::record_given(run.pipeline.id, &meaning, &self.text, &path);
-        Ok(Some(meaning.version))
+        let read = || Select::read(&self.text).map(|select| Meaning::of(&select, &self.path));
+        let meaning = self.run(run, read)?;
+        version::record_given(run.pipeline.id, &meaning, &self.text, &self.path);
+        Ok(Some(self.ran.get_or_init(|| meaning.version).clone()))
     }
 
     /// Refuses to run a query that is neither what the lease was given for, nor compatible with that (BF004).
@@ -256,6 +264,17 @@ impl Source {
             run.token
         )))
     }
+}
+
+/// The column that would say which code built the rows is gone, or cannot be given values any more (42704).
+fn no_stamp(run: &Run, target: &Segment, stamp: &str) -> Error {
+    let what = format!("{} has no column \"{stamp}\" that can be given values", target.table.shown());
+    Error::new(Code::Undefined, what)
+        .detail("It is the stamp_column, which holds the code version of each row.")
+        .hint(format!(
+            "Add the column, or SELECT pipeline_alter({}, '{{\"stamp_column\": null}}').",
+            quote::literal(&run.pipeline.name)
+        ))
 }
 
 impl Built {

@@ -26,6 +26,8 @@ type Query = *mut pg_sys::Query;
 pub struct Subject {
     pub target: pg_sys::Oid,
     pub slice_column: String,
+    /// The column that the ledger fills.
+    pub stamp_column: Option<String>,
     /// Whether it may read its own target.
     pub depends_on_past: bool,
 }
@@ -43,9 +45,10 @@ pub struct Found {
 /// to see to.
 pub fn look(select: &Select, path: &str, subject: &Subject) -> Result<Vec<Found>> {
     let table = Table::look_only(subject.target)?;
-    let writable = table.writable();
-    let filled: BTreeSet<&str> = writable.iter().take(select.width()).copied().collect();
-    let slice = writable.iter().take(select.width()).position(|name| *name == subject.slice_column);
+    let stamp = subject.stamp_column.as_deref();
+    let given: Vec<&str> = table.filled(stamp).into_iter().take(select.width()).collect();
+    let slice = given.iter().position(|name| *name == subject.slice_column);
+    let filled: BTreeSet<&str> = given.into_iter().chain(stamp).collect();
     let path: Rc<str> = path.into();
     let mut looker = Looker {
         family: family(subject.target),

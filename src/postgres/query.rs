@@ -4,7 +4,7 @@ use crate::error::{Code, Error, Result, faithful};
 use crate::postgres::named::Named;
 use crate::postgres::table::Table;
 use crate::postgres::{quote, settings};
-use pgrx::pg_sys;
+use pgrx::{IntoDatum, pg_sys};
 use std::ffi::{CStr, CString};
 
 const HINT: &str = "Write one SELECT, with $1 and $2 for the window's bounds; its rows are written for it.";
@@ -18,12 +18,12 @@ pub struct Select {
 
 /// Refuses what is not one SELECT (22023), or cannot fill the target. What PostgreSQL itself finds wrong keeps
 /// its own code. The caller is the author; `path` is the `search_path` that the query is to be read under.
-pub fn check(text: &str, path: &str, target: pg_sys::Oid, zone: &str) -> Result<()> {
+pub fn check(text: &str, path: &str, target: pg_sys::Oid, stamp: Option<&str>, zone: &str) -> Result<()> {
     let table = Table::open(target)?;
     settings::for_query(zone, &settings::with_temporary_last(path), || {
         let select = Select::read(text)?;
-        let columns: Vec<&str> = table.writable().into_iter().take(select.width()).collect();
-        select.rows_for(&table, &columns);
+        let columns: Vec<&str> = table.filled(stamp).into_iter().take(select.width()).collect();
+        select.rows_for(&table, &columns, None);
         Ok(())
     })
 }
@@ -42,6 +42,16 @@ unsafe fn node<T>(tag: pg_sys::NodeTag) -> *mut T {
         let node = pg_sys::palloc0(size_of::<T>()).cast::<T>();
         (*node.cast::<pg_sys::Node>()).type_ = tag;
         node
+    }
+}
+
+/// A text, or NULL, as it stands in a query.
+unsafe fn constant(text: Option<&str>) -> *mut pg_sys::Expr {
+    unsafe {
+        let datum = text.into_datum();
+        let collation = pg_sys::Oid::from(pg_sys::DEFAULT_COLLATION_OID);
+        let value = datum.unwrap_or(pg_sys::Datum::null());
+        pg_sys::makeConst(pg_sys::TEXTOID, -1, collation, -1, value, datum.is_none(), false).cast()
     }
 }
 
@@ -162,12 +172,19 @@ impl Select {
 
     /// The rows that `INSERT INTO target (columns) <query>` would write, as a query of its own: PostgreSQL
     /// itself analyses that statement, so that columns are matched and converted as nowhere but there, and the
-    /// statement is then turned into the SELECT that it contains.
-    pub fn rows_for(&self, target: &Table, columns: &[&str]) -> *mut pg_sys::Query {
+    /// statement is then turned into the SELECT that it contains. `stamp` is a place among the columns and the text, or
+    /// NULL, that stands there in each row.
+    pub fn rows_for(
+        &self,
+        target: &Table,
+        columns: &[&str],
+        stamp: Option<(usize, Option<&str>)>,
+    ) -> *mut pg_sys::Query {
         faithful(|| unsafe {
             let insert: *mut pg_sys::InsertStmt = node(pg_sys::NodeTag::T_InsertStmt);
             (*insert).relation = target.range_var();
-            for column in columns {
+            let stamped = stamp.map(|(place, _)| place);
+            for (_, column) in columns.iter().enumerate().filter(|(place, _)| stamped != Some(*place)) {
                 let name: *mut pg_sys::ResTarget = node(pg_sys::NodeTag::T_ResTarget);
                 (*name).name = pg_sys::pstrdup(quote::c_string(column).as_ptr());
                 (*name).location = -1;
@@ -192,6 +209,11 @@ impl Select {
             }
             (*query).commandType = pg_sys::CmdType::CMD_SELECT;
             (*query).resultRelation = 0;
+            if let Some((place, text)) = stamp {
+                let entry = pg_sys::makeTargetEntry(constant(text), 0, c"stamp".as_ptr().cast_mut(), false);
+                (*query).targetList =
+                    pg_sys::list_insert_nth((*query).targetList, place as i32, entry.cast());
+            }
             for i in 0..columns.len() {
                 let entry: *mut pg_sys::TargetEntry = pg_sys::list_nth((*query).targetList, i as i32).cast();
                 (*entry).resno = i as i16 + 1;

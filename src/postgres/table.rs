@@ -179,6 +179,11 @@ impl Table {
         self.columns.iter().filter(|c| !c.generated).map(|c| c.name.as_str()).collect()
     }
 
+    /// Those that a query fills, by their position: all but the one that the ledger stamps with the code version.
+    pub fn filled(&self, stamp: Option<&str>) -> Vec<&str> {
+        self.writable().into_iter().filter(|name| stamp != Some(*name)).collect()
+    }
+
     /// The columns that tell a row from all others, if changed rows can be updated by them.
     pub fn key(&self) -> Option<Vec<String>> {
         catalog(KEY, self.oid, |row| row.get::<Vec<String>>(1)).into_iter().next().flatten()
