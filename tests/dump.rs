@@ -63,7 +63,8 @@ impl Life {
              GRANT EXECUTE ON FUNCTION pipeline_define TO {owner};
              SET ROLE {owner};
              SELECT pipeline_define('days', '1 month', '2023-01-01', target => '\"The owner''s\".days',
-                                    slice_column => 'day', query => 'SELECT $1::date, current_user::text');
+                                    slice_column => 'day', query => 'SELECT $1::date, current_user::text',
+                                    on_mixture => 'refuse');
              SELECT pipeline_grant('days', '{worker}', 'work');
              RESET ROLE;
              SELECT pool_define('nightly', 4);
