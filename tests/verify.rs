@@ -838,7 +838,8 @@ fn triggers_that_change_rows_are_named() {
     let (_database, mut session) = world();
     session.run(
         "CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.item := upper(NEW.item); RETURN NEW; END';
-         CREATE TRIGGER shout BEFORE INSERT ON revenue FOR EACH ROW EXECUTE FUNCTION shout()",
+         CREATE TRIGGER shout BEFORE INSERT ON revenue FOR EACH ROW EXECUTE FUNCTION shout();
+         DELETE FROM revenue",
     );
     plan(&mut session, "");
     let plan = verify(&mut session);

@@ -231,15 +231,17 @@ fn known_cause(run: &Run, slice: &Slice, version: Option<&str>) -> Option<String
     }
     if built_by != version {
         let how = match run.query {
-            Some(_) => format!("SELECT * FROM pipeline_explain_version({name}) says what changed, and a"),
-            None => "A".to_owned(),
+            Some(_) => {
+                format!("SELECT * FROM pipeline_explain_version({name}) says what changed, and a plan")
+            }
+            None => "A plan".to_owned(),
         };
         let consent = match compatible::is_same(run.pipeline.id, built_by, version) {
             true => ", though they were said to be compatible",
             false => "",
         };
         return Some(format!(
-            "another code version built it: {}, and {} ran now{consent}. {how} plan builds the window with the code of now.",
+            "another code version built it: {}, and {} ran now{consent}. {how} with mode => 'outdated' builds such windows again.",
             shown(built_by),
             shown(version)
         ));
