@@ -259,6 +259,11 @@ fn fill_every_view(database: &Database) {
     ));
     claim(&mut admin, "bobs");
     admin.run("SELECT backfill_plan('bobs', '2024-03-01', '2024-03-02', 'at once', publish => 'together', expect => 1)");
+    admin.run(
+        "SELECT backfill_verify('bobs', '2024-01-01', '2024-01-02');
+         SELECT replace_partition(token)
+         FROM backfill_claim('w', pipelines => ARRAY['bobs'], window_key => '2024-01-01')",
+    );
     admin.run("SELECT backfill_pause(2, 'why'); SELECT fence_protect('clicks', 'log')");
     admin.run("INSERT INTO clicks VALUES ('2024-01-20')");
 }
