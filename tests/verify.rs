@@ -198,7 +198,8 @@ fn the_clock_in_a_view_shows() {
     assert_eq!(session.lines("SELECT windows FROM backfill.attention WHERE kind = 'not reproduced'"), ["1"]);
 }
 
-const IMPURE: &str = "unknown";
+/// What tells of the clock.
+const IMPURE: &str = "(clock): clock_timestamp";
 
 #[test]
 fn a_dimension_that_changed_since_shows() {
@@ -214,7 +215,7 @@ fn a_dimension_that_changed_since_shows() {
 }
 
 /// What tells of a table without a time.
-const DIMENSION: &str = "a table without a time that has changed since";
+const DIMENSION: &str = "(mutable-dimension): ";
 
 #[test]
 fn late_source_rows_and_lost_ones_show() {
