@@ -259,6 +259,8 @@ fn what_somebody_changed_by_hand_shows_as_that() {
 #[test]
 fn another_version_is_named() {
     let (_database, mut session) = world();
+    // What publishes nothing mixes nothing.
+    session.run("SELECT pipeline_alter('revenue', '{\"on_mixture\": \"refuse\"}')");
     let old: String = session.one("SELECT pipeline_version('revenue')", &[]);
     session.run(
         "CREATE OR REPLACE VIEW sold AS
