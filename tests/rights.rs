@@ -250,7 +250,10 @@ fn fill_every_view(database: &Database) {
          SELECT backfill_plan('bobs', '2024-01-01', '2024-01-02', 'first', expect => 1);
          SELECT effect_emit(token, 'mail'), replace_partition(token) FROM backfill_claim('w', pipelines => ARRAY['bobs']);
          SELECT backfill_plan('bobs', '2024-01-01', '2024-01-05', 'rest', mode => 'missing', expect => 3);
-         SELECT window_lock('bobs', '2024-02-01', '2024-02-02', 'closed')"
+         SELECT window_lock('bobs', '2024-02-01', '2024-02-02', 'closed');
+         INSERT INTO backfill.version_data (pipeline_id, code_version)
+         SELECT p.pipeline_id, v FROM backfill.pipeline_data p, unnest(ARRAY['v1', 'v2']) v;
+         SELECT version_compatible('bobs', 'v1', 'v2', 'why')"
     ));
     let token = claim(&mut admin, "bobs");
     admin.run(&format!(
@@ -259,6 +262,11 @@ fn fill_every_view(database: &Database) {
     ));
     claim(&mut admin, "bobs");
     admin.run("SELECT backfill_plan('bobs', '2024-03-01', '2024-03-02', 'at once', publish => 'together', expect => 1)");
+    admin.run(
+        "SELECT backfill_verify('bobs', '2024-01-01', '2024-01-02');
+         SELECT replace_partition(token)
+         FROM backfill_claim('w', pipelines => ARRAY['bobs'], window_key => '2024-01-01')",
+    );
     admin.run("SELECT backfill_pause(2, 'why'); SELECT fence_protect('clicks', 'log')");
     admin.run("INSERT INTO clicks VALUES ('2024-01-20')");
     admin.run(

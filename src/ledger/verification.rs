@@ -19,8 +19,10 @@
 //! - Whoever may read the pipeline reads the counts, the names of columns and the likely cause, and no value of a row: he may
 //!   not be allowed to read the target.
 
+use crate::domain::purity::{Rule, Severity};
 use crate::error::{Code, Error, Result};
 use crate::ledger::compatible;
+use crate::ledger::lint::{self, Finding};
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::slice::{self, Slice};
 use crate::ledger::source::{Built, Source};
@@ -125,12 +127,19 @@ pub fn of_rows(
     let is_whole = columns.names == target.table.writable();
     let whole = if is_whole { found.held } else { target.measure() };
     let same = found.is_none();
-    let cause = (!same).then(|| {
+    let known = || {
         changed_without_lease(run, target, &slice, whole)
             .or_else(|| known_cause(run, &slice, version.as_deref()))
             .or_else(|| changed_by_trigger(target))
-            .unwrap_or_else(|| guess(found.only))
-    });
+    };
+    let cause = match same {
+        true => None,
+        false => match known() {
+            None if run.query.is_some() && version == run.code_version => impurity(run, found.only)?,
+            known => known,
+        }
+        .or_else(|| Some(guess(found.only))),
+    };
     let verdict = Verdict {
         same,
         rows: [found.held.rows, found.built.rows].map(|rows| Some(rows as i64)),
@@ -232,15 +241,17 @@ fn known_cause(run: &Run, slice: &Slice, version: Option<&str>) -> Option<String
     }
     if built_by != version {
         let how = match run.query {
-            Some(_) => format!("SELECT * FROM pipeline_explain_version({name}) says what changed, and a"),
-            None => "A".to_owned(),
+            Some(_) => {
+                format!("SELECT * FROM pipeline_explain_version({name}) says what changed, and a plan")
+            }
+            None => "A plan".to_owned(),
         };
         let consent = match compatible::is_same(run.pipeline.id, built_by, version) {
             true => ", though they were said to be compatible",
             false => "",
         };
         return Some(format!(
-            "another code version built it: {}, and {} ran now{consent}. {how} plan builds the window with the code of now.",
+            "another code version built it: {}, and {} ran now{consent}. {how} with mode => 'outdated' builds such windows again.",
             shown(built_by),
             shown(version)
         ));
@@ -264,6 +275,23 @@ fn changed_by_trigger(target: &Segment) -> Option<String> {
             target.table.shown()
         )
     })
+}
+
+/// What the lint finds in the query that ran. What only may keep it from being pure does not explain rows that all came, or
+/// all went.
+fn impurity(run: &Run, only: Option<[u64; 2]>) -> Result<Option<String>> {
+    let found = lint::findings(&run.pipeline)?;
+    let of = |matches: fn(&Finding) -> bool| found.iter().find(|finding| matches(finding));
+    let is_error = |finding: &Finding| finding.severity == Severity::Error;
+    let is_dimension = |finding: &Finding| finding.rule == Rule::MutableDimension.name();
+    let is_one_sided = only.is_some_and(|only| only.contains(&0));
+    let likely = of(is_error).or_else(|| of(is_dimension).or(found.first()).filter(|_| !is_one_sided));
+    Ok(likely.map(|Finding { rule, object, place, remedy, .. }| {
+        format!(
+            "the query is no pure function of its window ({rule}): {object} in {place}. {remedy} SELECT * FROM pipeline_lint({}) lists all that was found.",
+            quote::literal(&run.pipeline.name)
+        )
+    }))
 }
 
 /// What the rows themselves suggest, if nothing else is known.
