@@ -96,12 +96,13 @@ const NUMBERED: &str = "SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_att
         WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum))";
 
 /// The columns that are compared: those that the new rows give. What the target fills in by itself is not made by the code.
-/// Nor are numbers of a sequence, which a stage has drawn for rows that came without them.
-fn compared<'b>(target: &Segment, source: &Source, given: &[&'b str]) -> Columns<'b> {
+/// Nor is the stamp, nor numbers of a sequence, which a stage has drawn for rows that came without them.
+fn compared<'b>(run: &Run, target: &Segment, source: &Source, given: &[&'b str]) -> Columns<'b> {
     let numbered = |table: pg_sys::Oid| -> Vec<String> {
         role::as_ledger(|| spi::latest(NUMBERED, &[table.into()], |row| row.at(1)))
     };
-    let left_out = if source.is_table() { numbered(target.table.oid) } else { vec![] };
+    let mut left_out = if source.is_table() { numbered(target.table.oid) } else { vec![] };
+    left_out.extend(run.pipeline.stamp_column.clone());
     let (places, names): (Vec<usize>, Vec<&str>) =
         given.iter().copied().enumerate().filter(|(_, name)| left_out.iter().all(|out| out != name)).unzip();
     let place = |name: &String| names.iter().position(|given| given == name);
@@ -121,7 +122,7 @@ pub fn of_rows(
     let slice = slice_of(run)?;
     let version = source.version(run)?;
     let given = built.columns();
-    let columns = compared(target, source, &given);
+    let columns = compared(run, target, source, &given);
     let found = Discrepancy::of(target, built.rows.batch(), &columns);
     let is_whole = columns.names == target.table.writable();
     let whole = if is_whole { found.held } else { target.measure() };
