@@ -95,8 +95,8 @@ const NUMBERED: &str = "SELECT a.attname::pg_catalog.text FROM pg_catalog.pg_att
         JOIN pg_catalog.pg_class s ON s.oid = d.refobjid AND s.relkind = 'S'
         WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum))";
 
-/// The columns that are compared: those that the new rows give, but for the one that says which code built them. What the
-/// target fills in by itself is not made by the code. Nor are numbers of a sequence, which a stage has drawn for rows that came without them.
+/// The columns that are compared: those that the new rows give. What the target fills in by itself is not made by the code.
+/// Nor is the stamp, nor numbers of a sequence, which a stage has drawn for rows that came without them.
 fn compared<'b>(run: &Run, target: &Segment, source: &Source, given: &[&'b str]) -> Columns<'b> {
     let numbered = |table: pg_sys::Oid| -> Vec<String> {
         role::as_ledger(|| spi::latest(NUMBERED, &[table.into()], |row| row.at(1)))
