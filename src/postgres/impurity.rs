@@ -265,12 +265,18 @@ impl Looker {
             self.scope.enter(query, demanded);
             self.order(query, is_test);
             let slice = slice.and_then(|place| self.slice(query, place));
-            for (place, range) in each::<pg_sys::RangeTblEntry>((*query).rtable).enumerate() {
-                let number = place as i32 + 1;
+            for number in restriction::read(query) {
+                let range = restriction::range_of(query, number);
                 let slice = slice.as_ref().and_then(|(ranges, column)| {
                     (ranges.contains(&number) && *column > 0).then(|| *column as usize - 1)
                 });
                 self.range(range, number, slice);
+            }
+            #[cfg(feature = "pg18")]
+            for range in each::<pg_sys::RangeTblEntry>((*query).rtable) {
+                if (*range).rtekind == pg_sys::RTEKind::RTE_GROUP {
+                    self.walk((*range).groupexprs.cast());
+                }
             }
             let flags = pg_sys::QTW_IGNORE_RANGE_TABLE | pg_sys::QTW_IGNORE_CTE_SUBQUERIES;
             pg_sys::query_tree_walker(query, Some(visit), (self as *mut Self).cast(), flags as i32);
@@ -326,13 +332,14 @@ impl Looker {
                 && (*query).groupingSets.is_null()
                 && !(*query).hasTargetSRFs
                 && ((*query).hasAggs || (*(*query).jointree).fromlist.is_null());
-            let counts = |node: *mut pg_sys::Node| {
-                !node.is_null() && !(is(node, T::T_Const) && (*node.cast::<pg_sys::Const>()).constisnull)
+            // LIMIT ALL is a NULL.
+            let is_absent = |node: *mut pg_sys::Node| {
+                node.is_null() || (is(node, T::T_Const) && (*node.cast::<pg_sys::Const>()).constisnull)
             };
             if (*query).sortClause.is_null() && !is_one_row && !is_test {
-                if counts((*query).limitCount) {
+                if !is_absent((*query).limitCount) {
                     self.report(Rule::LimitWithoutOrder, "LIMIT");
-                } else if counts((*query).limitOffset) {
+                } else if !is_absent((*query).limitOffset) {
                     self.report(Rule::LimitWithoutOrder, "OFFSET");
                 }
             }
@@ -393,8 +400,6 @@ impl Looker {
                 }
                 RTE_VALUES => self.walk((*range).values_lists.cast()),
                 RTE_TABLEFUNC => self.walk((*range).tablefunc.cast()),
-                #[cfg(feature = "pg18")]
-                pg_sys::RTEKind::RTE_GROUP => self.walk((*range).groupexprs.cast()),
                 _ => {}
             }
         }
