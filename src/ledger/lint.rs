@@ -79,6 +79,7 @@ fn subject(pipeline: &Pipeline) -> Option<Subject> {
         target: pipeline.target?,
         slice_column: pipeline.slice_column.clone()?,
         depends_on_past: pipeline.depends_on_past,
+        stamp_column: pipeline.stamp_column.clone(),
     })
 }
 

@@ -28,6 +28,8 @@ pub struct Subject {
     pub slice_column: String,
     /// Whether it may read its own target.
     pub depends_on_past: bool,
+    /// A column that is filled with each row's version.
+    pub stamp_column: Option<String>,
 }
 
 /// A rule that is broken.
@@ -44,7 +46,8 @@ pub struct Found {
 pub fn look(select: &Select, path: &str, subject: &Subject) -> Result<Vec<Found>> {
     let table = Table::look_only(subject.target)?;
     let writable = table.writable();
-    let filled: BTreeSet<&str> = writable.iter().take(select.width()).copied().collect();
+    let filled: BTreeSet<&str> =
+        writable.iter().take(select.width()).copied().chain(subject.stamp_column.as_deref()).collect();
     let slice = writable.iter().take(select.width()).position(|name| *name == subject.slice_column);
     let path: Rc<str> = path.into();
     let mut looker = Looker {
