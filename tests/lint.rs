@@ -68,7 +68,7 @@ fn a_definition_that_reads_the_clock_somewhere_is_warned_of_or_refused() {
     session.run(&definition(IMPURE, ""));
     let [warning] = &warnings(&session)[..] else { panic!("one warning") };
     assert!(
-        warning.contains("1 errors, 0 warnings") && warning.contains("pipeline_lint('daily')"),
+        warning.contains("errors: 1, warnings: 0") && warning.contains("pipeline_lint('daily')"),
         "{warning}"
     );
     session.run(&definition(IMPURE, ""));

@@ -63,7 +63,8 @@ const TABLE: [&str; 2] = ["target", "slice_column"];
 const SWITCH_AT: &str = "switch_at";
 
 /// Settings that what is found in a query depends on.
-const LOOKED_AT: [&str; 5] = ["query", "target", "slice_column", "depends_on_past", "on_impure"];
+const LOOKED_AT: [&str; 6] =
+    ["query", "target", "slice_column", "depends_on_past", "stamp_column", "on_impure"];
 
 #[pg_extern(sql = false)]
 fn pipeline_define(fcinfo: pg_sys::FunctionCallInfo) -> String {

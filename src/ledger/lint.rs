@@ -124,7 +124,7 @@ fn warn(pipeline: &Pipeline, findings: &[Finding]) {
     }
     let [errors, warnings] = [Severity::Error, Severity::Warning].map(|severity| count(findings, severity));
     pgrx::warning!(
-        "the query of pipeline \"{0}\" is no pure function of its window: {errors} errors, {warnings} warnings; SELECT * FROM pipeline_lint('{1}') lists them",
+        "the query of pipeline \"{0}\" may give other rows for the same window (errors: {errors}, warnings: {warnings}); SELECT * FROM pipeline_lint('{1}') says why",
         pipeline.name,
         pipeline.name.replace('\'', "''")
     );

@@ -8,10 +8,10 @@ use crate::domain::tokens::tokens;
 use crate::error::Result;
 use crate::postgres::canonical::{each, is};
 use crate::postgres::query::Select;
-use crate::postgres::reach::{self, Body, is_builtin};
+use crate::postgres::reach::{self, Body, in_catalog, is_builtin};
 use crate::postgres::restriction::{self, BOTH, Bounds, HIGH, LOW, Scope, constant_text};
 use crate::postgres::table::{Table, with_partitions};
-use crate::postgres::{quote, role, settings, spi};
+use crate::postgres::{quote, settings, spi};
 use pgrx::pg_sys::NodeTag as T;
 use pgrx::{pg_guard, pg_sys};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -44,7 +44,7 @@ pub struct Found {
 /// Looks at a query that was read under a `search_path`, in the order of the rules. Its author and settings are the caller's
 /// to see to.
 pub fn look(select: &Select, path: &str, subject: &Subject) -> Result<Vec<Found>> {
-    let table = Table::look_only(subject.target)?;
+    let table = settings::pinned(|| Table::look_only(subject.target))?;
     let stamp = subject.stamp_column.as_deref();
     let given: Vec<&str> = table.filled(stamp).into_iter().take(select.width()).collect();
     let slice = given.iter().position(|name| *name == subject.slice_column);
@@ -76,7 +76,7 @@ fn family(relation: pg_sys::Oid) -> Vec<pg_sys::Oid> {
         with_partitions!("$1"),
         " t UNION SELECT $1"
     );
-    role::as_ledger(|| spi::latest(FAMILY, &[relation.into()], |row| row.at(1)))
+    in_catalog(|| spi::latest(FAMILY, &[relation.into()], |row| row.at(1)))
 }
 
 /// What was looked at already: a function, a view, a CTE, with how it is bounded.
@@ -161,8 +161,7 @@ unsafe fn function_name(function: pg_sys::Oid) -> String {
 fn keeps_order(aggregate: pg_sys::Oid) -> bool {
     const STATE: &str =
         "SELECT a.aggtranstype FROM pg_catalog.pg_aggregate a WHERE a.aggfnoid = $1::pg_catalog.oid";
-    let found: Vec<pg_sys::Oid> =
-        role::as_ledger(|| spi::latest(STATE, &[aggregate.into()], |row| row.at(1)));
+    let found: Vec<pg_sys::Oid> = in_catalog(|| spi::latest(STATE, &[aggregate.into()], |row| row.at(1)));
     found.into_iter().any(|state| {
         [pg_sys::JSONOID, pg_sys::JSONBOID].contains(&state) || matches!(category(state), b'A' | b'S' | b'C')
     })
@@ -268,12 +267,18 @@ impl Looker {
             self.scope.enter(query, demanded);
             self.order(query, is_test);
             let slice = slice.and_then(|place| self.slice(query, place));
-            for (place, range) in each::<pg_sys::RangeTblEntry>((*query).rtable).enumerate() {
-                let number = place as i32 + 1;
+            for number in restriction::read(query) {
+                let range = restriction::range_of(query, number);
                 let slice = slice.as_ref().and_then(|(ranges, column)| {
                     (ranges.contains(&number) && *column > 0).then(|| *column as usize - 1)
                 });
                 self.range(range, number, slice);
+            }
+            #[cfg(feature = "pg18")]
+            for range in each::<pg_sys::RangeTblEntry>((*query).rtable) {
+                if (*range).rtekind == pg_sys::RTEKind::RTE_GROUP {
+                    self.walk((*range).groupexprs.cast());
+                }
             }
             let flags = pg_sys::QTW_IGNORE_RANGE_TABLE | pg_sys::QTW_IGNORE_CTE_SUBQUERIES;
             pg_sys::query_tree_walker(query, Some(visit), (self as *mut Self).cast(), flags as i32);
@@ -329,13 +334,14 @@ impl Looker {
                 && (*query).groupingSets.is_null()
                 && !(*query).hasTargetSRFs
                 && ((*query).hasAggs || (*(*query).jointree).fromlist.is_null());
-            let counts = |node: *mut pg_sys::Node| {
-                !node.is_null() && !(is(node, T::T_Const) && (*node.cast::<pg_sys::Const>()).constisnull)
+            // LIMIT ALL is a NULL.
+            let is_absent = |node: *mut pg_sys::Node| {
+                node.is_null() || (is(node, T::T_Const) && (*node.cast::<pg_sys::Const>()).constisnull)
             };
             if (*query).sortClause.is_null() && !is_one_row && !is_test {
-                if counts((*query).limitCount) {
+                if !is_absent((*query).limitCount) {
                     self.report(Rule::LimitWithoutOrder, "LIMIT");
-                } else if counts((*query).limitOffset) {
+                } else if !is_absent((*query).limitOffset) {
                     self.report(Rule::LimitWithoutOrder, "OFFSET");
                 }
             }
@@ -396,8 +402,6 @@ impl Looker {
                 }
                 RTE_VALUES => self.walk((*range).values_lists.cast()),
                 RTE_TABLEFUNC => self.walk((*range).tablefunc.cast()),
-                #[cfg(feature = "pg18")]
-                pg_sys::RTEKind::RTE_GROUP => self.walk((*range).groupexprs.cast()),
                 _ => {}
             }
         }
@@ -472,7 +476,7 @@ impl Looker {
             WHERE p.polrelid = $1 AND p.polcmd IN ('r', '*') AND p.polqual IS NOT NULL
             ORDER BY 1";
         let found: Vec<(String, String)> =
-            role::as_ledger(|| spi::latest(EXPRESSIONS, &[oid.into()], |row| (row.at(1), row.at(2))));
+            in_catalog(|| spi::latest(EXPRESSIONS, &[oid.into()], |row| (row.at(1), row.at(2))));
         let path = self.path.clone();
         for (what, expression) in found {
             self.within(format!("{what}{name}"), vec![], &path, None, |this| this.walk_stored(&expression));
@@ -494,7 +498,7 @@ impl Looker {
             ORDER BY t.tgname";
         let name = table.shown();
         let path = self.path.clone();
-        let columns: Vec<(String, Option<String>, String)> = role::as_ledger(|| {
+        let columns: Vec<(String, Option<String>, String)> = in_catalog(|| {
             spi::latest(COLUMNS, &[table.oid.into()], |row| (row.at(1), row.get(2), row.at(3)))
         });
         for (column, expression, what) in columns {
@@ -508,7 +512,7 @@ impl Looker {
             });
         }
         let triggers: Vec<(String, pg_sys::Oid)> =
-            role::as_ledger(|| spi::latest(TRIGGERS, &[table.oid.into()], |row| (row.at(1), row.at(2))));
+            in_catalog(|| spi::latest(TRIGGERS, &[table.oid.into()], |row| (row.at(1), row.at(2))));
         for (trigger, function) in triggers {
             self.within(format!("trigger {trigger} of {name}"), vec![], &path, None, |this| {
                 let Body { function, path, .. } = reach::body_of(function, &this.path);

@@ -49,7 +49,7 @@ unsafe fn node<T>(tag: pg_sys::NodeTag) -> *mut T {
 unsafe fn constant(text: Option<&str>) -> *mut pg_sys::Expr {
     unsafe {
         let datum = text.into_datum();
-        let collation = pg_sys::Oid::from(pg_sys::DEFAULT_COLLATION_OID);
+        let collation = pg_sys::DEFAULT_COLLATION_OID;
         let value = datum.unwrap_or(pg_sys::Datum::null());
         pg_sys::makeConst(pg_sys::TEXTOID, -1, collation, -1, value, datum.is_none(), false).cast()
     }

@@ -92,7 +92,7 @@ pub fn reworded(part: &Part) -> Option<String> {
             Some(canonical::text(select.analysed()))
         }
         "function" => {
-            let found = role::as_ledger(|| {
+            let found = in_catalog(|| {
                 let oid = spi::latest(BY_NAME, &[part.name.as_str().into()], |row| row.at::<pg_sys::Oid>(1));
                 let oid = oid.into_iter().next()?;
                 spi::latest(FUNCTION, &[oid.into()], Function::decode)
@@ -244,7 +244,7 @@ impl Reach {
     }
 
     fn enter_type(&mut self, oid: pg_sys::Oid) {
-        let found = role::as_ledger(|| {
+        let found = in_catalog(|| {
             spi::latest(TYPE, &[oid.into()], |row| {
                 let part = Part::new("type", row.at::<String>(1), row.at::<String>(2));
                 (part, row.at::<Vec<pg_sys::Oid>>(3), row.get::<pg_sys::Oid>(4), row.at::<bool>(5))
@@ -327,6 +327,11 @@ pub fn view_query(oid: pg_sys::Oid) -> Option<*mut pg_sys::Query> {
     }
 }
 
+/// Reads the catalog, in statements that mean the same whatever the `search_path` of the query that is looked at.
+pub fn in_catalog<T>(f: impl FnOnce() -> T) -> T {
+    settings::pinned(|| role::as_ledger(f))
+}
+
 /// Functions (true) and tables (false) of somebody's own that names may stand for.
 pub fn named(names: Vec<String>, path: &str) -> Vec<(bool, pg_sys::Oid)> {
     settings::for_query("UTC", path, || {
@@ -401,7 +406,7 @@ pub struct Body {
 /// To read the constants in a body that is analysed when it is called may run checks of domains, as whoever wrote it: it may
 /// only share its name with what is called.
 pub fn body_of(oid: pg_sys::Oid, path: &str) -> Body {
-    let found = role::as_ledger(|| spi::latest(FUNCTION, &[oid.into()], Function::decode));
+    let found = in_catalog(|| spi::latest(FUNCTION, &[oid.into()], Function::decode));
     let Some(function) = found.into_iter().next() else {
         return Body { function: None, queries: None, path: path.to_owned() };
     };
@@ -487,21 +492,21 @@ const TYPE_EXPRESSIONS: &str = "SELECT c.conbin::pg_catalog.text FROM pg_catalog
     WHERE c.contypid = $1 AND c.conbin IS NOT NULL";
 
 fn expressions(sql: &'static str, oid: pg_sys::Oid) -> Vec<String> {
-    role::as_ledger(|| spi::latest(sql, &[oid.into()], |row| row.at(1)))
+    in_catalog(|| spi::latest(sql, &[oid.into()], |row| row.at(1)))
 }
 
 const COLUMN_TYPES: &str = "SELECT a.atttypid, a.attcollation FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
 
 fn column_types(oid: pg_sys::Oid) -> Vec<(pg_sys::Oid, pg_sys::Oid)> {
-    role::as_ledger(|| spi::latest(COLUMN_TYPES, &[oid.into()], |row| (row.at(1), row.at(2))))
+    in_catalog(|| spi::latest(COLUMN_TYPES, &[oid.into()], |row| (row.at(1), row.at(2))))
 }
 
 /// A table with the columns that are read of it; nothing for a view, which its text tells all about.
 fn table(oid: pg_sys::Oid, columns: &Columns) -> Option<Part> {
     let columns: Vec<i64> = columns.iter().map(|column| i64::from(*column)).collect();
     let args = [oid.into(), columns.into()];
-    let found = role::as_ledger(|| spi::latest(TABLE, &args, |row| row.get::<String>(1)));
+    let found = in_catalog(|| spi::latest(TABLE, &args, |row| row.get::<String>(1)));
     let definition = found.into_iter().next().flatten()?;
     Some(Part::new("table", quote::relation(oid), definition))
 }
@@ -513,5 +518,5 @@ const COLLATION: &str = "SELECT pg_catalog.format('%I.%I', n.nspname, c.collname
 
 fn collations(oid: pg_sys::Oid) -> Option<Part> {
     let decode = |row: &spi::Row| Part::new("collation", row.at::<String>(1), row.at::<String>(2));
-    role::as_ledger(|| spi::latest(COLLATION, &[oid.into()], decode)).into_iter().next()
+    in_catalog(|| spi::latest(COLLATION, &[oid.into()], decode)).into_iter().next()
 }

@@ -113,6 +113,13 @@ pub unsafe fn arms(query: Query) -> Vec<i32> {
     found
 }
 
+/// The ranges that a query reads. The rules of views have others beside, before PostgreSQL 16.
+pub unsafe fn read(query: Query) -> Vec<i32> {
+    let mut found = unsafe { arms(query) };
+    unsafe { ranges_below((*query).jointree.cast(), &mut found) };
+    found
+}
+
 /// The CTE that a range refers to, and how many levels up the query is that has it.
 unsafe fn cte_of(query: Query, range: Range) -> Option<*mut pg_sys::CommonTableExpr> {
     unsafe {
@@ -303,7 +310,7 @@ impl Scope {
             let variable: *mut pg_sys::Var = node.cast();
             let range = range_of(self.levels[self.top()].query, (*variable).varno);
             let mut inner = alias_of(range, (*variable).varattno)?;
-            while is(inner, T::T_Var) {
+            if is(inner, T::T_Var) {
                 return self.merged(inner);
             }
             if (*range).rtekind != pg_sys::RTEKind::RTE_JOIN || !is(inner, T::T_CoalesceExpr) {

@@ -13,7 +13,7 @@ Commands
       --seed N       at the same moments as another time (default: from the clock; a failing test tells it)
   demo               rebuild a year of New York flights with four workers, two of them hurt
       --stop         stop the server at the end
-  corpus             what the lint finds in 180 queries, beside what is to be found in them, rule by rule
+  corpus             what the lint finds in 200 queries, beside what is to be found in them, rule by rule
   example [name...]  try the examples of targets outside the database: files, iceberg (1 minute)
   bench claims       what claims cost, beside pgmq and graphile-worker on the same server (10 minutes)
       --seconds N    time of each system in a cell of the first table (default 5)
