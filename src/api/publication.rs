@@ -43,12 +43,7 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     let starts: Vec<_> = windows.iter().map(|window| window.start).collect();
     let versions = windows.iter().map(|window| window.code_version.clone());
     mixture::admit_all(&pipeline, &format!("plan {plan_id}"), &starts, versions)?;
-    several::exchange(&publishing).map_err(|error| match error.code {
-        Code::Shrunk if error.hint.as_deref().is_some_and(|hint| hint.contains("replace_partition")) => error.hint(format!(
-            "The target got rows since the window was staged. If they may go: SELECT backfill_publish({plan_id}, allow_shrink => 'why')."
-        )),
-        _ => error,
-    })?;
+    several::exchange(&publishing)?;
     if let Some((before, after)) = &definition
         && !pipeline.redefine(before, after)
     {
@@ -189,12 +184,7 @@ impl several::Window for Publishing<'_> {
         let built = together::rows(run, self.window, &stage, target)?;
         built.inside(run, target)?;
         if !self.window.is_accepted {
-            audit::check(run, &built.rows).map_err(|error| {
-                error.hint(format!(
-                    "Mend the audit with pipeline_audit(...), or SELECT * FROM backfill_cancel({}, 'why').",
-                    run.plan_id
-                ))
-            })?;
+            audit::check(run, &built.rows)?;
         }
         let reasons = [self.allow_shrink, self.window.allow_shrink.as_deref(), run.allow_shrink.as_deref()];
         Ok((built, reasons.into_iter().flatten().next().map(str::to_owned)))

@@ -2,7 +2,7 @@
 
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::plan_stage::PlanStage;
-use crate::ledger::publication::{self, Closing, Replacement, guard, publish};
+use crate::ledger::publication::{self, Closing, Place, Replacement, guard};
 use crate::ledger::retarget;
 use crate::ledger::run::{self, Run};
 use crate::ledger::source::{Built, Source, Wish};
@@ -90,13 +90,14 @@ fn replace(token: i64, strategy: Option<&str>, wish: &Wish, finish: bool) -> Res
         let digest = digest.to_string();
         return Ok(replacement(token, "none", [rows, 0, 0], false, digest));
     }
-    let (place, source, built) = build(&run, &target, wish, strategy)?;
+    let (stage, source, built) = build(&run, &target, wish, strategy)?;
     built.inside(&run, &target)?;
     if !wish.is_accepted {
         audit::check(&run, &built.rows)?;
     }
     let closing = if finish { Closing::Finish } else { Closing::Record };
-    let done = write(&run, &target, place, &source, built, strategy, consent(&run, wish), closing)?;
+    let place = Place { target: &target, stage: stage.as_ref() };
+    let done = publication::write(&run, place, &source, built, strategy, consent(&run, wish), closing)?;
     let Replacement { strategy, rows, inserted, deleted, changed, digest, .. } = done;
     Ok(replacement(token, strategy.name(), [rows, inserted, deleted], changed, digest))
 }
@@ -132,23 +133,6 @@ fn build(
     Ok((Some(stage), source, built))
 }
 
-#[allow(clippy::too_many_arguments)]
-fn write(
-    run: &Run,
-    target: &Segment,
-    stage: Option<Segment>,
-    source: &Source,
-    built: Built,
-    strategy: Strategy,
-    consent: Option<String>,
-    closing: Closing,
-) -> Result<Replacement> {
-    match stage {
-        Some(stage) => publication::stage(run, target, &stage, source, built, consent, closing),
-        None => publish(run, target, source, built, strategy, consent, closing),
-    }
-}
-
 /// Publishes the stage of a token, whatever it holds, for that reason.
 pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
     let wish = Wish { allow_shrink: Some(reason.to_owned()), is_accepted: true, ..Wish::default() };
@@ -169,20 +153,21 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
         gate::look_now();
         return Ok(None);
     }
-    let (place, source, built) = build(&run, &target, wish, Strategy::Auto)?;
+    let (stage, source, built) = build(&run, &target, wish, Strategy::Auto)?;
     let consent = consent(&run, wish);
     // Before anything is written, so that what is refused can be kept in the same transaction.
     let refusal = built
         .inside(&run, &target)
         .and_then(|()| guard(&run, &target, target.count(), built.rows.count(), consent.as_deref()))
         .and_then(|_| audit::check(&run, &built.rows))
-        .and_then(|()| match place {
+        .and_then(|()| match stage {
             Some(_) => Ok(()),
             None => publication::require_version(&run, &source),
         });
     match refusal {
         Ok(()) => {
-            write(&run, &target, place, &source, built, Strategy::Auto, consent, Closing::Finish)?;
+            let place = Place { target: &target, stage: stage.as_ref() };
+            publication::write(&run, place, &source, built, Strategy::Auto, consent, Closing::Finish)?;
             // An error at COMMIT would end the call that works through many windows.
             gate::look_now();
             Ok(None)

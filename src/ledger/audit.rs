@@ -71,7 +71,13 @@ fn refusal(run: &Run, audit: &Audit, why: &str) -> Error {
         format!("audit \"{}\" refuses the rows for window {}", audit.name, run.window_key),
     )
     .detail(format!("{why} Its query: {}", audit.query.trim()))
-    .hint("Mend the rows, or the audit with pipeline_audit(...). Rows in quarantine are published all the same by quarantine_accept(token, reason).")
+    .hint(match run.was_staged {
+        true => format!(
+            "Mend the audit with pipeline_audit(...), or SELECT * FROM backfill_cancel({}, 'why').",
+            run.plan_id
+        ),
+        false => "Mend the rows, or the audit with pipeline_audit(...). Rows in quarantine are published all the same by quarantine_accept(token, reason).".to_owned(),
+    })
 }
 
 /// The classes of errors that a retry may mend.

@@ -56,10 +56,16 @@ pub fn guard(
             pipeline.name,
             pipeline.max_shrink
         ))
-        .hint(format!(
-            "If that is right: SELECT * FROM replace_partition({}, allow_shrink => 'why'), or a plan with allow_shrink.",
-            run.token
-        )))
+        .hint(match run.was_staged {
+            true => format!(
+                "The target got rows since the window was staged. If they may go: SELECT backfill_publish({}, allow_shrink => 'why').",
+                run.plan_id
+            ),
+            false => format!(
+                "If that is right: SELECT * FROM replace_partition({}, allow_shrink => 'why'), or a plan with allow_shrink.",
+                run.token
+            ),
+        }))
 }
 
 /// What becomes of a run whose rows are written.
@@ -71,6 +77,29 @@ pub enum Closing {
     Record,
     /// It had ended when its rows were staged.
     Published,
+}
+
+/// Where new rows go: into the target, or first into the stage of a plan that publishes all windows at once.
+#[derive(Clone, Copy)]
+pub struct Place<'p> {
+    pub target: &'p Segment,
+    pub stage: Option<&'p Segment>,
+}
+
+/// Puts new rows where they go and writes the ledger.
+pub fn write(
+    run: &Run,
+    place: Place,
+    source: &Source,
+    built: Built,
+    strategy: Strategy,
+    consent: Option<String>,
+    closing: Closing,
+) -> Result<Replacement> {
+    match place.stage {
+        Some(stage) => self::stage(run, place.target, stage, source, built, consent, closing),
+        None => publish(run, place.target, source, built, strategy, consent, closing),
+    }
 }
 
 /// Exchanges the slice for the new rows and writes the ledger.
@@ -100,7 +129,7 @@ pub fn require_version(run: &Run, source: &Source) -> Result<()> {
 
 /// Puts the new rows of a window into the stage of its plan, which publishes all windows at once. What the target would
 /// lose is looked at now, so that a person hears of it early, and once more then.
-pub fn stage(
+fn stage(
     run: &Run,
     target: &Segment,
     stage: &Segment,

@@ -65,6 +65,8 @@ pub struct Run {
     fenced_here: bool,
     /// Whether this transaction ended it as done.
     pub finished_here: bool,
+    /// Whether it ended before, and what it staged is being published.
+    pub was_staged: bool,
 }
 
 /// How a run ended well.
@@ -180,6 +182,7 @@ impl Run {
             has_effects: row.at(c + 18),
             fenced_here,
             finished_here: fenced_here && outcome.as_deref() == Some("done"),
+            was_staged: false,
             pool_id: row.at(c + 21),
             plan_stage: row.get(c + 22),
         };
@@ -458,6 +461,7 @@ pub fn publish_staged(token: i64) -> Result<Run> {
         .hint("Roll back and repeat the transaction."));
     }
     run.plan_stage = None;
+    run.was_staged = true;
     Ok(run)
 }
 
