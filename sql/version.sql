@@ -30,7 +30,7 @@ CREATE FUNCTION version_compatible(pipeline text, old text, new text, reason tex
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'version_compatible_wrapper';
 REVOKE ALL ON FUNCTION version_compatible(text, text, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION version_compatible(text, text, text, text) IS
-'Says that slices of two code versions may stand side by side: that they mean the same, as far as anybody who reads the target cares. They, and all that either was said to be compatible with, are one class then: backfill.version_mix counts classes, and leases and plans of the one run on under the other. backfill.compatible_versions shows who said so and why. Answers recorded, or unchanged where that was said before. For the owner. Errors: 42704 for a version that the pipeline never had, 22023 for the same version twice and for a blank reason, 42501, 25006.';
+'Says that slices of two code versions may stand side by side: that they mean the same, as far as anybody who reads the target cares. They, and all that either was said to be compatible with, are one class then: backfill.version_mix counts classes, and leases and plans of the one run on under the other. backfill.compatible_versions shows who said so and why. Answers recorded, or unchanged where that was said before. For the owner. Where the pipeline has no query, new may be a version that no worker has stated yet. Errors: 42704 for a version that the pipeline never had, 22023 for the same version twice and for a blank reason, 42501, 25006.';
 
 CREATE FUNCTION version_compatible_drop(pipeline text, old text, new text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'version_compatible_drop_wrapper';

@@ -490,12 +490,19 @@ fn change(
         retarget::require_free(existing, &moved)?;
     }
     if checked.depends_on_past && !existing.depends_on_past {
-        retarget::require_nothing_staged(existing)?;
+        retarget::require_nothing_staged(existing, "depends_on_past")?;
+    }
+    if changed.contains(&"stamp_column") {
+        retarget::require_nothing_staged(existing, "stamp_column")?;
     }
     claim_target(&checked, existing.id)?;
     check_query(&checked, path)?;
     let changed_by = role::name(role::caller());
     role::as_ledger(|| {
+        if changed.contains(&"on_mixture") && checked.on_mixture == OnMixture::REFUSE {
+            // Whoever publishes just now without having been judged looks at this before its COMMIT.
+            gate::close(existing.id);
+        }
         checked.update(existing.id, &changed_by, path);
         if let Some(regrid) = regrid {
             regrid.store(existing.id, &changed_by);

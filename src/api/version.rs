@@ -2,10 +2,10 @@
 
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::compatible;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::require_reason;
+use crate::ledger::{compatible, version};
 use crate::postgres::meaning;
 use crate::postgres::reach::Part;
 use crate::postgres::{quote, role, session, settings, spi};
@@ -111,6 +111,10 @@ fn say_compatible(
     session::require_writable()?;
     let reason = require_reason(reason)?;
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
+    if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
+        // What the query means now counts, though nothing ran under it yet.
+        version::for_person(&pipeline, query, path)?;
+    }
     compatible::record(&pipeline, &require_version("old", old)?, &require_version("new", new)?, &reason)
 }
 

@@ -18,7 +18,7 @@ use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
 use crate::ledger::candidate::{self, Candidate};
-use crate::ledger::mixture::{self, OnMixture};
+use crate::ledger::mixture::{OnMixture, Open};
 use crate::ledger::permit::{self, Cap, Permit, Size};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
@@ -209,13 +209,12 @@ impl Source {
         }
     }
 
-    /// Whether what the windows will be built by may be published, as things stand. What is staged is judged when it is
-    /// published, and a verification publishes nothing.
-    fn fits(&self, version: Option<&str>, windows: &[Candidate]) -> bool {
+    /// Which windows may be built by a version and published, as things stand. What is staged is judged when it is published,
+    /// and a verification publishes nothing.
+    fn open_to(&self, version: Option<&str>) -> Open {
         let is_judged =
             self.pipeline.on_mixture == OnMixture::Refuse && self.plan_stage.is_none() && !self.verifies;
-        !is_judged
-            || windows.iter().all(|window| mixture::fits(self.pipeline.id, version, window.window_start))
+        if is_judged { Open::to(self.pipeline.id, version) } else { Open::All }
     }
 }
 
@@ -283,13 +282,14 @@ fn serve(source: &mut Source, wish: &Wish, want: usize, who: pgrx::pg_sys::Oid) 
         LOOKS
     };
     for _ in 0..looks {
-        let Some(held) = role::as_ledger(|| hold(source, only, want)) else { return Ok(vec![]) };
+        let Some(mut held) = role::as_ledger(|| hold(source, only, want)) else { return Ok(vec![]) };
         let Some(version) = source.version_for(wish.code_version.as_deref()) else {
             role::as_ledger(|| held.give_back(source, |_| true));
             return Ok(vec![]);
         };
-        if !source.fits(version.as_deref(), &held.windows) {
-            role::as_ledger(|| held.give_back(source, |_| true));
+        let open = source.open_to(version.as_deref());
+        role::as_ledger(|| held.keep(source, |window| open.takes(window.window_start)));
+        if held.windows.is_empty() {
             return Ok(vec![]);
         }
         let grants = role::as_ledger(|| write(source, wish, &role_name, version, &held));
@@ -308,6 +308,18 @@ struct Held {
 }
 
 impl Held {
+    /// Gives back all but those windows for which `wanted` holds, with the permits beside them.
+    fn keep(&mut self, source: &Source, wanted: impl Fn(&Candidate) -> bool) {
+        self.give_back(source, |window| !wanted(window));
+        let kept: Vec<bool> = self.windows.iter().map(wanted).collect();
+        let mut places = kept.iter();
+        self.windows.retain(|_| *places.next().expect("one for each window"));
+        for permits in [&mut self.pool, &mut self.limit] {
+            let mut places = kept.iter();
+            permits.retain(|_| places.next().copied().unwrap_or(true));
+        }
+    }
+
     /// Gives back the mutexes of those windows, and of the permits beside them, for which `unused` holds.
     fn give_back(&self, source: &Source, unused: impl Fn(&Candidate) -> bool) {
         for (i, window) in self.windows.iter().enumerate().filter(|(_, window)| unused(window)) {

@@ -13,7 +13,7 @@
 //! the row of the lease, for those that are written to after.
 
 use crate::error::{Code, Error, Result, answer};
-use crate::ledger::{fenced, run};
+use crate::ledger::{fenced, mixture, run};
 use crate::postgres::lock::{self, Holders, Key};
 use crate::postgres::{role, settings};
 use pgrx::{pg_guard, pg_sys};
@@ -126,6 +126,7 @@ unsafe extern "C-unwind" fn at_transaction_end(event: pg_sys::XactEvent::Type, _
         | pg_sys::XactEvent::XACT_EVENT_PREPARE => {
             PASSED.take();
             CLOSED.take();
+            mixture::forget();
         }
         _ => {}
     }
@@ -149,10 +150,7 @@ fn look_again(passed: &[Passed]) {
     }
     role::as_ledger(|| lock::shared_at_once(&gates));
     for Passed { token, .. } in passed {
-        if let Some(Some(why)) = role::as_ledger(|| run::void_reason_of_fenced(*token)) {
-            answer::<()>(Err(run::revoked(*token, &why)
-                .detail("It was revoked while this transaction was open, so that it cannot commit.")));
-        }
+        answer(role::as_ledger(|| run::require_right(*token)));
     }
 }
 

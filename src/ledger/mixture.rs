@@ -1,8 +1,11 @@
 //! Whether slices of several code versions may stand side by side: the pipeline's `on_mixture`.
 //!
-//! Where it is `refuse`, a publication needs a slice of its own class in another window, or that no other window has one
+//! Where it is `refuse`, a publication needs that a slice is of its class already, or that no other window has any slice
 //! (BF007). So a mixture that exists can be made whole, and is never widened. What is published together is judged by how the
 //! pipeline stands afterwards. Putting back what a plan replaced is exempt.
+//!
+//! What was published under another setting is looked at before COMMIT: it is refused where mixtures are refused by then
+//! (40001). Whoever gives the pipeline that setting closes its gate, so that nobody commits between the two.
 //!
 //! What was looked at must hold until COMMIT, so that a publication of such a pipeline takes `Key::Mixture`: shared where it
 //! only adds to a class that is there, exclusively where it may bring the first slice of a class or take the last one away. It
@@ -17,6 +20,7 @@ use crate::ledger::gate;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan;
 use crate::postgres::{lock, lock::Key, quote, role, spi};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// What becomes of a mixture.
@@ -28,16 +32,37 @@ pub enum OnMixture {
 }
 
 impl OnMixture {
-    pub const NAMES: [&str; 3] = ["allow", "warn", "refuse"];
+    pub const REFUSE: &str = "refuse";
+    pub const NAMES: [&str; 3] = ["allow", "warn", Self::REFUSE];
 
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "allow" => Some(Self::Allow),
             "warn" => Some(Self::Warn),
-            "refuse" => Some(Self::Refuse),
+            Self::REFUSE => Some(Self::Refuse),
             _ => None,
         }
     }
+}
+
+thread_local! {
+    /// What this transaction published while its pipeline took mixtures; a savepoint may have undone it since.
+    static UNJUDGED: RefCell<Vec<i64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Called when a transaction ends.
+pub fn forget() {
+    UNJUDGED.take();
+}
+
+/// Refuses to commit what was published before its pipeline came to refuse mixtures (40001).
+pub fn require_judged(token: i64, on_mixture: &str) -> Result<()> {
+    if on_mixture != OnMixture::REFUSE || !UNJUDGED.with_borrow(|tokens| tokens.contains(&token)) {
+        return Ok(());
+    }
+    Err(Error::new(Code::Serialization, format!("the slice of token {token} was not judged"))
+        .detail("on_mixture of its pipeline became 'refuse' while this transaction was open.")
+        .hint("Roll back and repeat the transaction."))
 }
 
 /// The version that stands for slices without one.
@@ -65,12 +90,12 @@ macro_rules! is_same {
     };
 }
 
-/// Whether the slice of the window before, of the one after or of the newest one is of the class, and whether the window's own is
-/// not.
+/// Whether the slice of the window, of the one before, of the one after or of the newest one is of the class, and whether the
+/// window's own is not.
 const NEAR: &str = concat!(
     "SELECT COALESCE(pg_catalog.bool_or(",
     is_same!(),
-    ") FILTER (WHERE s.window_start <> $3), false), COALESCE(pg_catalog.bool_or(NOT ",
+    "), false), COALESCE(pg_catalog.bool_or(NOT ",
     is_same!(),
     ") FILTER (WHERE s.window_start = $3), false)
     FROM (
@@ -101,7 +126,7 @@ const NEAR: &str = concat!(
 const FAR: &str = concat!(
     "SELECT EXISTS (SELECT FROM ",
     slices!(),
-    " s WHERE s.window_start <> $3 AND ",
+    " s WHERE ",
     is_same!(),
     "), EXISTS (SELECT FROM ",
     slices!(),
@@ -111,7 +136,7 @@ const FAR: &str = concat!(
 /// How the slice of a window would stand among those of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
-    /// Another window has one of its class.
+    /// Some window has one of its class.
     is_shared: bool,
     /// No other window has one.
     is_alone: bool,
@@ -120,6 +145,12 @@ struct Standing {
 }
 
 impl Standing {
+    /// Whether a slice of the class is where one is looked for first.
+    fn is_near(pipeline_id: i64, version: &str, window: Instant) -> bool {
+        let args = [pipeline_id.into(), version.into(), window.into()];
+        role::as_ledger(|| spi::latest(NEAR, &args, |row| row.at(1)))[0]
+    }
+
     fn of(pipeline_id: i64, version: &str, window: Instant) -> Self {
         let args = [pipeline_id.into(), version.into(), window.into()];
         role::as_ledger(|| {
@@ -171,10 +202,11 @@ pub struct Publication {
 }
 
 /// Nothing is published by what is staged, and nothing new by the end of a run that has published before.
-const PENDING: &str = "SELECT r.pipeline_id, r.window_start, COALESCE($2, r.code_version, 'unknown'), p.on_mixture,
+const PENDING: &str =
+    "SELECT r.pipeline_id, r.window_start, COALESCE($2, r.code_version, 'unknown'), p.on_mixture,
         COALESCE(r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned(), false)
     FROM backfill.run_data r JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
-    WHERE r.token = $1 AND p.on_mixture <> 'allow' AND NOT r.together AND r.run_kind NOT IN ('reverted', 'withdrawn', 'verify')
+    WHERE r.token = $1 AND NOT r.together AND r.run_kind NOT IN ('reverted', 'withdrawn', 'verify')
       AND (r.published_at IS NULL OR $2 IS NOT NULL)";
 
 impl Publication {
@@ -188,30 +220,39 @@ impl Publication {
             on_mixture: OnMixture::parse(&row.at::<String>(4)).expect("a CHECK lists them"),
             is_fenced: row.at(5) && gate::noted(token),
         };
-        role::as_ledger(|| spi::latest(PENDING, &[token.into(), version.into()], decode)).into_iter().next()
+        let found = role::as_ledger(|| spi::latest(PENDING, &[token.into(), version.into()], decode));
+        let publication = found.into_iter().next()?;
+        if !publication.is_refusable() {
+            UNJUDGED.with_borrow_mut(|tokens| tokens.push(token));
+        }
+        Some(publication)
     }
 
     pub fn is_refusable(&self) -> bool {
         self.on_mixture == OnMixture::Refuse
     }
 
-    /// Refuses it where that would widen a mixture (BF007). The row of the lease is locked by now.
+    /// Refuses it where that would begin or widen a mixture (BF007), or says so. The row of the lease is locked by now.
     pub fn admit(&self) -> Result<()> {
-        if !self.is_refusable() || settle(self.pipeline_id, &self.version, self.window).fits() {
+        let fits = match self.on_mixture {
+            OnMixture::Allow => true,
+            OnMixture::Warn => fits(self.pipeline_id, Some(&self.version), self.window),
+            OnMixture::Refuse => settle(self.pipeline_id, &self.version, self.window).fits(),
+        };
+        if fits {
             return Ok(());
         }
         let pipeline = Pipeline::by_id(self.pipeline_id);
-        let what = format!("window {} under token {}", pipeline.key_of(self.window), self.token);
-        Err(refused(&pipeline, &what, &self.version))
-    }
-
-    /// Says so where that begins or widens a mixture.
-    pub fn warn(&self) {
-        if self.on_mixture == OnMixture::Warn && !fits(self.pipeline_id, Some(&self.version), self.window) {
-            let pipeline = Pipeline::by_id(self.pipeline_id);
-            let window = pipeline.key_of(self.window);
-            warn(&pipeline, &format!("window {window} is of code version {}", self.version));
+        let window = pipeline.key_of(self.window);
+        if self.is_refusable() {
+            return Err(refused(
+                &pipeline,
+                &format!("window {window} under token {}", self.token),
+                &self.version,
+            ));
         }
+        warn(&pipeline, &format!("window {window} is of code version {}", self.version));
+        Ok(())
     }
 }
 
@@ -247,8 +288,14 @@ fn described(pipeline: &Pipeline) -> String {
 /// What a person can do instead.
 pub fn ways_forward(pipeline: &Pipeline) -> String {
     let name = quote::literal(&pipeline.name);
+    let at_once = match pipeline.target {
+        Some(_) => format!(
+            "a plan with publish => 'together' and the new code exchanges all windows at once, and so does backfill_plan({name}, NULL, NULL, 'why', mode => 'outdated', publish => 'together') where the pipeline runs it already; "
+        ),
+        None => String::new(),
+    };
     format!(
-        "Ways forward: backfill_plan({name}, NULL, NULL, 'why', publish => 'together') with the new code exchanges all windows at once; backfill_plan({name}, NULL, NULL, 'why', mode => 'outdated') builds the rest with the code that counts; version_compatible({name}, 'old', 'new', 'why') says that both mean the same."
+        "Ways forward: {at_once}version_compatible({name}, 'old', 'new', 'why') says that both mean the same; pipeline_alter({name}, '{{\"on_mixture\": \"warn\"}}') lets them stand side by side."
     )
 }
 
@@ -261,14 +308,15 @@ fn refused(pipeline: &Pipeline, what: &str, version: &str) -> Error {
         .hint(ways_forward(pipeline))
 }
 
-/// The classes of all slices but those of some windows ($2), and of some versions ($3).
+/// The classes of all slices, with whether any is not of some windows ($2); and those of some versions ($3), with NULL.
 const OUTSIDE: &str = concat!(
-    "SELECT DISTINCT COALESCE(c.class, s.code_version), true FROM ",
+    "SELECT COALESCE(c.class, s.code_version), pg_catalog.bool_or(NOT EXISTS (
+         SELECT FROM pg_catalog.unnest($2) w WHERE w = s.window_start)) FROM ",
     slices!(),
     " s LEFT JOIN backfill.version_class_data c ON c.pipeline_id = $1 AND c.code_version = s.code_version
-    WHERE NOT EXISTS (SELECT FROM pg_catalog.unnest($2) w WHERE w = s.window_start)
+    GROUP BY 1
     UNION ALL
-    SELECT DISTINCT COALESCE(c.class, v.code_version), false FROM pg_catalog.unnest($3) v (code_version)
+    SELECT DISTINCT COALESCE(c.class, v.code_version), NULL::bool FROM pg_catalog.unnest($3) v (code_version)
     LEFT JOIN backfill.version_class_data c ON c.pipeline_id = $1 AND c.code_version = v.code_version"
 );
 
@@ -281,7 +329,7 @@ fn setting(pipeline: &Pipeline) -> OnMixture {
     found.into_iter().flatten().next().expect("a CHECK lists them")
 }
 
-/// Whether windows that are published at once, of these versions, leave no more classes than there are outside.
+/// Whether windows that are published at once, of these versions, bring no class, or leave one only.
 fn fit_together(pipeline: &Pipeline, windows: &[Instant], versions: &BTreeSet<String>) -> bool {
     let args = [
         pipeline.id.into(),
@@ -289,12 +337,15 @@ fn fit_together(pipeline: &Pipeline, windows: &[Instant], versions: &BTreeSet<St
         versions.iter().cloned().collect::<Vec<String>>().into(),
     ];
     let classes =
-        role::as_ledger(|| spi::latest_bulk(OUTSIDE, &args, |row| (row.at::<String>(1), row.at::<bool>(2))));
-    let of = |outside: bool| -> BTreeSet<&String> {
-        classes.iter().filter(|(_, is)| *is == outside).map(|(class, _)| class).collect()
+        role::as_ledger(|| spi::latest_bulk(OUTSIDE, &args, |row| (row.at::<String>(1), row.get::<bool>(2))));
+    let of = |counts: fn(Option<bool>) -> bool| -> BTreeSet<&String> {
+        classes.iter().filter(|(_, stays)| counts(*stays)).map(|(class, _)| class).collect()
     };
-    let (outside, own) = (of(true), of(false));
-    if outside.is_empty() { own.len() <= 1 } else { own.is_subset(&outside) }
+    let (staying, own) = (of(|stays| stays == Some(true)), of(|stays| stays.is_none()));
+    match staying.is_empty() {
+        true => own.len() <= 1,
+        false => own.is_subset(&of(|stays| stays.is_some())),
+    }
 }
 
 /// Judges windows that are published, adopted or planned at once (BF007). `holds` keeps what is found until COMMIT.
@@ -344,16 +395,51 @@ pub fn exclude(pipeline: &Pipeline) {
     }
 }
 
-/// How many slices there are, and how many of them of the class of a version ($2), with one window of each.
+/// Whether any slice is of the class of a version ($2), how many slices there are, and the window of one.
 const COUNTS: &str = concat!(
-    "SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE ",
+    "SELECT COALESCE(pg_catalog.bool_or(",
     is_same!(),
-    "), pg_catalog.min(s.window_start), pg_catalog.min(s.window_start) FILTER (WHERE ",
-    is_same!(),
-    ") FROM ",
+    "), false), pg_catalog.count(*), pg_catalog.min(s.window_start) FROM ",
     slices!(),
     " s"
 );
+
+/// Which windows may be built by a version by themselves, as things stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    All,
+    /// It has the only slice, which is of another class.
+    Only(Instant),
+    None,
+}
+
+impl Open {
+    pub fn to(pipeline_id: i64, version: Option<&str>) -> Self {
+        let version = version.unwrap_or(UNKNOWN);
+        if Standing::is_near(pipeline_id, version, NO_WINDOW) {
+            return Self::All;
+        }
+        let args = [pipeline_id.into(), version.into()];
+        let found = role::as_ledger(|| {
+            spi::latest_bulk(COUNTS, &args, |row| {
+                (row.at::<bool>(1), row.at::<i64>(2), row.get::<Instant>(3))
+            })
+        });
+        match found[0] {
+            (true, ..) | (_, 0, _) => Self::All,
+            (false, 1, Some(only)) => Self::Only(only),
+            _ => Self::None,
+        }
+    }
+
+    pub fn takes(self, window: Instant) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(only) => only == window,
+            Self::None => false,
+        }
+    }
+}
 
 /// Judges a plan that is to be approved. One that publishes each window by itself must fit whichever comes first: after that
 /// its class is there. Without a version its windows are judged when they are claimed.
@@ -371,23 +457,9 @@ pub fn admit_plan(
     if together || on_mixture != OnMixture::Refuse {
         return judge(pipeline, &what, &starts, [Some(version.to_owned())], false);
     }
-    let args = [pipeline.id.into(), version.into()];
-    let counts = role::as_ledger(|| {
-        spi::latest_bulk(COUNTS, &args, |row| {
-            (row.at::<i64>(1), row.at::<i64>(2), row.get::<Instant>(3), row.get::<Instant>(4))
-        })
-    });
-    let (all, same, only, only_same) = counts[0];
-    let is_member = |window: Option<Instant>| window.is_some_and(|window| starts.contains(&window));
-    let fits = match (all, same) {
-        (0, _) => true,
-        (1, 1) => true,
-        // The only slice is replaced, and nothing else is built beside it before.
-        (1, 0) => starts.len() == 1 && is_member(only),
-        (_, 0) => false,
-        (_, 1) => !is_member(only_same),
-        _ => true,
-    };
+    // Where only one window is open, nothing else may be built beside it before.
+    let open = Open::to(pipeline.id, Some(version));
+    let fits = open == Open::All || starts.len() == 1 && open.takes(starts[0]);
     if fits { Ok(()) } else { Err(refused(pipeline, &what, version)) }
 }
 

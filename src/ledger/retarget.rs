@@ -39,12 +39,12 @@ const LEASES: &str = "SELECT pg_catalog.count(*) FROM backfill.open_run_data o
 const STAGES: &str = "SELECT pg_catalog.count(*) FROM backfill.plan_data
     WHERE pipeline_id = $1 AND publish = 'together' AND state IN ('approved', 'paused')";
 
-/// For a call that makes windows depend on each other: refuses it (55000) while a plan stages some side by side.
-pub fn require_nothing_staged(pipeline: &Pipeline) -> Result<()> {
+/// For a setting that what is staged rests on: refuses to change it (55000) while a plan stages windows side by side.
+pub fn require_nothing_staged(pipeline: &Pipeline, setting: &str) -> Result<()> {
     if count(STAGES, pipeline) == 0 {
         return Ok(());
     }
-    let message = format!("depends_on_past of pipeline \"{}\" cannot be changed now", pipeline.name);
+    let message = format!("{setting} of pipeline \"{}\" cannot be changed now", pipeline.name);
     Err(Error::new(Code::NotInState, message)
         .detail("A plan stages windows of it side by side, to publish them together.")
         .hint("Publish or cancel it first; SELECT plan_id, pipeline FROM backfill.plan_stages WHERE is_needed names it."))

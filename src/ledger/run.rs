@@ -17,7 +17,7 @@
 
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
-use crate::ledger::mixture::Publication;
+use crate::ledger::mixture::{self, Publication};
 use crate::ledger::pipeline::{self, Pipeline, pipeline_columns};
 use crate::ledger::rights::{self, Level};
 use crate::ledger::{effect, epoch, gate, verification};
@@ -129,8 +129,9 @@ const RECORD: &str = "UPDATE backfill.run_data
 const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
 
 /// The same for a run whose fence this transaction has passed, and did not undo with a savepoint.
-const VOID_FENCED: &str = "SELECT void_reason FROM backfill.run_void_data
-    WHERE token = $1 AND fence_xid = pg_catalog.pg_current_xact_id_if_assigned()";
+const VOID_FENCED: &str = "SELECT r.void_reason, p.on_mixture
+    FROM backfill.run_void_data r JOIN backfill.pipeline_data p ON p.pipeline_id = r.pipeline_id
+    WHERE r.token = $1 AND r.fence_xid = pg_catalog.pg_current_xact_id_if_assigned()";
 
 /// Before a claim has started the epoch of this server, no lease is of it.
 const OTHER_SERVER: &str = "the server was restored, promoted or copied since the lease was given";
@@ -143,12 +144,19 @@ pub fn void_reason(token: i64) -> Option<String> {
     spi::latest(VOID, &[token.into()], |row| row.get(1)).into_iter().next().flatten()
 }
 
-/// Whether this transaction stands behind the fence of the run and, if so, why it may not commit.
-pub fn void_reason_of_fenced(token: i64) -> Option<Option<String>> {
-    if !epoch::is_current() {
-        return Some(Some(OTHER_SERVER.to_owned()));
+/// Refuses to commit behind the fence of a run that may do nothing any more (BF002), or that published before mixtures were
+/// refused (40001).
+pub fn require_right(token: i64) -> Result<()> {
+    let found = match epoch::is_current() {
+        true => spi::latest(VOID_FENCED, &[token.into()], |row| (row.get(1), row.at::<String>(2))),
+        false => vec![(Some(OTHER_SERVER.to_owned()), String::new())],
+    };
+    match found.into_iter().next() {
+        Some((Some(why), _)) => Err(revoked(token, &why)
+            .detail("It was revoked while this transaction was open, so that it cannot commit.")),
+        Some((None, on_mixture)) => mixture::require_judged(token, &on_mixture),
+        None => Ok(()),
     }
-    spi::latest(VOID_FENCED, &[token.into()], |row| row.get(1)).into_iter().next()
 }
 
 impl Run {
@@ -390,9 +398,6 @@ fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, end
     let Some(has_effects) = role::as_ledger(|| spi::first(FINISH, &args, |row| row.at(1))) else {
         return Err(lost(token));
     };
-    if let Some(publication) = publication {
-        publication.warn();
-    }
     if has_effects {
         effect::publish(token);
     }
@@ -495,9 +500,6 @@ pub fn record(run: &Run, ending: &Ending) -> Result<()> {
     ];
     if role::as_ledger(|| spi::run(RECORD, &args)) == 0 {
         return Err(lost(run.token));
-    }
-    if let Some(publication) = publication {
-        publication.warn();
     }
     Ok(())
 }

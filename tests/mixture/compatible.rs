@@ -70,7 +70,7 @@ fn a_version_without_a_name_is_compatible_with_none() {
     assert!(mixed(&mut session));
     let failure = assert_sqlstate!(session.try_run(&say("unknown", "v1")), "42704");
     assert!(failure.hint.contains("backfill.versions"), "{failure}");
-    assert_sqlstate!(session.try_run(&say("v1", "v4")), "42704");
+    assert_sqlstate!(session.try_run(&say("v4", "v1")), "42704");
     assert_sqlstate!(session.try_run(&say("v1", "v1")), "22023");
     assert_sqlstate!(session.try_run("SELECT version_compatible('daily', 'v1', 'v2', ' ')"), "22023");
     assert_sqlstate!(session.try_run("SELECT version_compatible('daily', 'v1', NULL, 'why')"), "22004");
@@ -236,4 +236,32 @@ fn plans_go_on_under_a_version_that_somebody_said_is_compatible() {
         ["f|1", "t|4"]
     );
     assert_eq!(session.lines(MIX), ["f|2"]);
+}
+
+/// The way forward that errors name can be gone by whoever is kept from running the new code.
+#[test]
+fn new_code_is_said_to_be_compatible_before_it_ran() {
+    let (_database, mut session) = written_by(&["'v1'", "'v1'"]);
+    session.run("SELECT pipeline_alter('daily', '{\"on_mixture\": \"refuse\"}')");
+    session.plan("2024-02-01", "");
+    let claim = "SELECT count(*) FROM backfill_claim('w', pipelines => '{daily}', code_version => 'v2')";
+    assert_eq!(session.lines(claim), ["0"]);
+    session.run(&say("v1", "v2"));
+    assert_eq!(session.lines(claim), ["1"]);
+
+    session.run(
+        "CREATE FUNCTION net(n int) RETURNS bigint LANGUAGE sql AS 'SELECT n::bigint';
+         CREATE TABLE built (at timestamptz NOT NULL, n bigint)",
+    );
+    let settings = "query => 'SELECT $1, net(1)', on_mixture => 'refuse'";
+    define(&mut session, "query", "'1 day', now() - interval '3 days', 'built', 'at'", settings);
+    session.run("CALL backfill_work(pipelines => ARRAY['query'])");
+    session.run("SELECT FROM backfill_plan('query', NULL, NULL, 'why', keys => (SELECT array_agg(window_key) FROM pipeline_windows('query') WHERE state = 'missed'))");
+    session
+        .run("CREATE OR REPLACE FUNCTION net(n int) RETURNS bigint LANGUAGE sql AS 'SELECT 0 + n::bigint'");
+    session.run(
+        "SELECT version_compatible('query', code_version, pipeline_version('query'), 'nothing is added')
+         FROM backfill.versions WHERE pipeline = 'query'",
+    );
+    assert_eq!(session.count("backfill.compatible_versions"), 2);
 }

@@ -170,3 +170,30 @@ fn of_many_workers_one_version_wins() {
         )
     });
 }
+
+/// A publication that nobody judged does not outlive the setting that would have refused it.
+#[test]
+fn what_is_open_while_mixtures_come_to_be_refused_does_not_commit() {
+    let refuse = "SELECT pipeline_alter('daily', '{\"on_mixture\": \"refuse\"}')";
+    for before in ["allow", "warn"] {
+        for level in LEVELS {
+            let (database, mut session) = january(before);
+            publish(&mut session, 1, "v1");
+            let mut writer = database.connect();
+            let token = lease(&mut writer, 2, "v2").unwrap();
+            writer.run(&format!("BEGIN ISOLATION LEVEL {level}"));
+            replace(&mut writer, token, "").unwrap();
+            session.run(refuse);
+            let failure = writer.failure("COMMIT");
+            assert_eq!(failure.sqlstate, "40001", "{failure}");
+            assert_eq!(versions(&mut session), ["1|v1"]);
+            assert_refused(replace(&mut writer, token, ""), &["v1", "v2"]);
+            session.assert_data_is_the_ledger();
+            // What was published before stays, and can be built again by what built it.
+            session.run(&format!("SELECT pipeline_alter('daily', '{{\"on_mixture\": \"{before}\"}}')"));
+            replace(&mut writer, token, "").unwrap();
+            session.run(refuse);
+            assert_eq!(versions(&mut session), ["1|v1", "2|v2"]);
+        }
+    }
+}

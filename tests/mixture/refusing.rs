@@ -1,6 +1,6 @@
 //! Every way to a mixture is closed, and leaves nothing half done.
 
-use super::{assert_refused, january, lease, publish, versions};
+use super::{assert_refused, january, lease, publish, replace, versions};
 use crate::calls::ledger;
 use crate::plans::together::Together;
 use crate::support::{Calls, define};
@@ -363,4 +363,41 @@ fn refusing_is_a_setting_as_others_are() {
     session.plan("2024-01-05", "");
     publish(&mut session, 2, "v2");
     assert_eq!(session.lines("SELECT mixed FROM backfill.version_mix ORDER BY 1"), ["f", "f"]);
+}
+
+/// What is built again by its own code widens nothing, though no other window is of that code.
+#[test]
+fn the_only_slice_of_a_version_is_built_again_by_it() {
+    let (_database, mut session) = january("warn");
+    publish(&mut session, 1, "v1");
+    publish(&mut session, 2, "v2");
+    session.run("SELECT pipeline_alter('daily', '{\"on_mixture\": \"refuse\"}')");
+    let draft = session.draft("'2024-01-01', '2024-01-02', 'again', code_version => 'v1'");
+    session.approve(draft).unwrap();
+    let token = lease(&mut session, 1, "v1").unwrap();
+    replace(&mut session, token, "").unwrap();
+    let draft = session.draft("'2024-01-01', '2024-01-02', 'again', code_version => 'v3'");
+    assert_refused(session.approve(draft), &["v1", "v2", "v3"]);
+    let plan = session.plan("2024-01-02", ", code_version => 'v1', publish => 'together'");
+    let token = lease(&mut session, 1, "v1").unwrap();
+    replace(&mut session, token, "").unwrap();
+    session.run(&format!("SELECT backfill_publish({plan})"));
+    assert_eq!(versions(&mut session), ["1|v1", "2|v2"]);
+}
+
+/// A window that may not be built keeps none away that may.
+#[test]
+fn a_claim_gives_those_windows_that_fit() {
+    let (_database, mut session) = january("refuse");
+    publish(&mut session, 3, "v1");
+    session.plan_window("2024-01-03");
+    let claim = |session: &mut Session, version: &str| -> Vec<String> {
+        session.lines(&format!(
+            "SELECT window_key FROM backfill_claim('w', 5, pipelines => '{{daily}}', code_version => '{version}')"
+        ))
+    };
+    // The only slice may be built by other code, and nothing beside it before.
+    assert_eq!(claim(&mut session, "v2"), ["2024-01-03"]);
+    assert_eq!(claim(&mut session, "v2"), Vec::<String>::new());
+    assert_eq!(claim(&mut session, "v1").len(), 5);
 }

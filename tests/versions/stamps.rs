@@ -119,6 +119,8 @@ fn a_plan_that_is_published_together_shows_no_difference_of_stamps_and_leaves_th
     let other = QUERY.replace("at, n", "at, n + 0");
     let plan = plan(&mut session, &format!(", publish => 'together', query => '{other}'"));
     work(&mut session);
+    let altered = session.query("SELECT pipeline_alter('daily', '{\"stamp_column\": null}')", &[]);
+    assert_sqlstate!(altered, "55000");
     let differ = format!("SELECT bool_or(changed) FROM backfill_diff({plan})");
     assert_eq!(session.lines(&differ), ["f"]);
     session.run(&format!("SELECT backfill_publish({plan})"));
