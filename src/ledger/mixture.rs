@@ -19,7 +19,7 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::gate;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan;
-use crate::postgres::{lock, lock::Key, quote, role, spi};
+use crate::postgres::{lock, lock::Key, quote, role, settings, spi};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -387,11 +387,13 @@ pub fn admit_all(
     judge(pipeline, what, windows, versions, true)
 }
 
-/// For a call that takes slices away or puts others in their place without being asked: nobody else publishes before it has
-/// committed, where that matters.
+/// For a call of a person that takes slices away or puts others in their place without being asked: nobody else publishes
+/// before it has committed, where that matters. Others wait for the decisions that it holds, so that it does not wait for
+/// workers for long (55P03).
 pub fn exclude(pipeline: &Pipeline) {
     if setting(pipeline) == OnMixture::Refuse {
-        role::as_ledger(|| lock::exclusive(Key::Mixture { pipeline: pipeline.id }));
+        let lock = || lock::exclusive(Key::Mixture { pipeline: pipeline.id });
+        settings::with_patience(|| role::as_ledger(lock));
     }
 }
 

@@ -115,6 +115,8 @@ fn a_plan_that_is_published_and_a_live_publication_see_each_other() {
         }
         let live = lease(&mut session, 3, "v1").unwrap();
         let (mut one, mut other) = (database.connect(), database.connect());
+        one.run("SET lock_timeout = '1min'");
+        other.run("SET lock_timeout = '1min'");
         one.run("BEGIN");
         let (publishing, replacing) =
             ("SELECT backfill_publish(2)".to_owned(), crate::support::replacing(live));
@@ -135,6 +137,7 @@ fn adoption_waits_for_a_first_publication() {
     session.run("INSERT INTO facts VALUES ('2024-02-01 06:00Z', 0)");
     let token = lease(&mut session, 1, "v1").unwrap();
     let mut other = database.connect();
+    other.run("SET lock_timeout = '1min'");
     session.run("BEGIN");
     replace(&mut session, token, "").unwrap();
     let adopt = "SELECT window_adopt('daily', '2024-02-01', '2024-02-02', 'v0', 'why')";
@@ -196,4 +199,31 @@ fn what_is_open_while_mixtures_come_to_be_refused_does_not_commit() {
             assert_eq!(versions(&mut session), ["1|v1", "2|v2"]);
         }
     }
+}
+
+/// A person who publishes does not keep others waiting behind a worker that idles.
+#[test]
+fn who_decides_waits_for_an_idle_worker_but_not_for_long() {
+    let (database, mut session) = january("refuse");
+    (1..=2).for_each(|day| publish(&mut session, day, "v1"));
+    session.run("SELECT backfill_cancel(1, 'x')");
+    let plan = session.plan("2024-01-03", ", code_version => 'v2', publish => 'together'");
+    for day in 1..=2 {
+        let token = lease(&mut session, day, "v2").unwrap();
+        session.replace(token).unwrap();
+    }
+    session.run("INSERT INTO facts VALUES ('2024-02-01 06:00Z', 0)");
+    session.run("SELECT FROM backfill_plan('daily', '2024-01-03', '2024-01-04', 'live', code_version => 'v1', expect => 1)");
+    let token = lease(&mut session, 3, "v1").unwrap();
+    session.run("BEGIN");
+    replace(&mut session, token, "").unwrap();
+    let mut person = crate::support::impatient(&database);
+    for call in [
+        format!("SELECT backfill_publish({plan})"),
+        "SELECT window_adopt('daily', '2024-02-01', '2024-02-02', 'v1', 'why')".to_owned(),
+    ] {
+        assert_eq!(person.failure(&call).sqlstate, "55P03", "{call}");
+    }
+    session.run("COMMIT");
+    person.run("SELECT window_adopt('daily', '2024-02-01', '2024-02-02', 'v1', 'why')");
 }
