@@ -577,3 +577,21 @@ fn a_swap_sees_who_has_read_by_an_index() {
         session.run("SELECT backfill_cancel(plan_id, 'again') FROM backfill.plans WHERE state IN ('approved', 'running')");
     }
 }
+
+#[test]
+fn an_index_that_is_being_built_keeps_a_swap_waiting_only() {
+    let database = shop();
+    let mut session = database.connect();
+    let token = token(&mut session, 3);
+    let [mut reader, mut builder] = [database.connect(), database.connect()];
+    // Whoever builds it waits for those who do not know of it.
+    reader.run("BEGIN; INSERT INTO sales_3 VALUES ('2024-03-03 00:30Z', 30)");
+    waiting(&database, &mut builder, "CREATE INDEX CONCURRENTLY sales_3_id ON sales_3 (id)", || {
+        assert_sqlstate!(session.try_run(&swap(token)), "55P03");
+        reader.run("ROLLBACK");
+    })
+    .unwrap();
+    session.run(&swap(token));
+    session.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'sales_3_id'::regclass");
+    assert_sqlstate!(session.try_run(&swap(token)), "0A000");
+}
