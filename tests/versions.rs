@@ -1,5 +1,6 @@
 //! The version of a query is that of its meaning: what changes that changes it, wherever it stands, and nothing else does.
 
+mod beside;
 mod consumers;
 mod outdated;
 mod stamps;

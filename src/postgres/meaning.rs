@@ -10,7 +10,7 @@ use crate::postgres::query::Select;
 use crate::postgres::reach::{self, Part};
 use crate::postgres::{digest, settings, subtransaction};
 use pgrx::{pg_guard, pg_sys};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -58,6 +58,8 @@ type Key = (String, String, String);
 
 thread_local! {
     static KNOWN: RefCell<HashMap<Key, Rc<Meaning>>> = RefCell::default();
+    /// Goes up whenever something may have changed.
+    static GENERATION: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What the text of an author means under a `search_path`: neither its formatting and its comments count, nor what it calls by
@@ -68,12 +70,17 @@ pub fn of_text(author: &str, text: &str, path: &str) -> Result<Rc<Meaning>> {
     if let Some(known) = KNOWN.with_borrow(|known| known.get(&key).cloned()) {
         return Ok(known);
     }
+    let generation = GENERATION.get();
     let meaning = Author::named(author)?.run(|| -> Result<Meaning> {
         settings::for_query("UTC", &settings::with_temporary_last(path), || {
             Ok(Meaning::of(&Select::read(text)?, path))
         })
     })?;
     let meaning = Rc::new(meaning);
+    // What changed while it was looked at may or may not be seen in it: whoever asks next looks again.
+    if GENERATION.get() != generation {
+        return Ok(meaning);
+    }
     KNOWN.with_borrow_mut(|known| {
         if known.len() >= MOST {
             known.clear();
@@ -113,6 +120,8 @@ pub fn init() {
     use pg_sys::SysCacheIdentifier as Cache;
     let caches = [
         Cache::AGGFNOID,
+        // Who is a member of what decides which schemas a search_path shows.
+        Cache::AUTHMEMROLEMEM,
         Cache::AUTHOID,
         Cache::CASTSOURCETARGET,
         Cache::COLLOID,
@@ -132,11 +141,12 @@ pub fn init() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn at_change(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
-    KNOWN.take();
+    forget();
 }
 
 /// A table was changed, or a policy or a default of one. PostgreSQL has room for few who want to hear of that, so that
 /// `ledger::fenced` passes it on.
 pub fn forget() {
+    GENERATION.set(GENERATION.get() + 1);
     KNOWN.take();
 }
