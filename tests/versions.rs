@@ -2,6 +2,7 @@
 
 mod beside;
 mod consumers;
+mod edges;
 mod outdated;
 mod stamps;
 

@@ -29,7 +29,7 @@ impl Meaning {
     pub fn of(select: &Select, path: &str) -> Self {
         let parts = reach::parts(select.analysed(), path);
         let mut text = String::new();
-        for Part { kind, name, definition } in &parts {
+        for Part { kind, name, definition, .. } in &parts {
             // Lengths keep the parts apart.
             text.push_str(&format!("{kind} {} {name} {} {definition}\n", name.len(), definition.len()));
         }
@@ -93,11 +93,13 @@ pub fn of_text(author: &str, text: &str, path: &str) -> Result<Rc<Meaning>> {
 /// Whether two lists of parts say the same once each definition was read and written again by this server. What cannot be read
 /// says nothing.
 pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) -> bool {
-    let reworded = |part: &Part| {
+    let reworded = |definition: &str, of: &Part| {
         let read = || {
             let author = Author::named(author).ok()?;
             author.run(|| {
-                settings::for_query("UTC", &settings::with_temporary_last(path), || reach::reworded(part))
+                settings::for_query("UTC", &settings::with_temporary_last(path), || {
+                    reach::reworded(definition, of, path)
+                })
             })
         };
         subtransaction::attempt(read).ok().flatten()
@@ -106,7 +108,10 @@ pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) ->
         let Some(is) = now.iter().find(|is| (&is.kind, &is.name) == (&was.kind, &was.name)) else {
             return false;
         };
-        let read = || reworded(was).is_some_and(|was| reworded(is) == Some(was));
+        let read = || {
+            let was = reworded(&was.definition, is);
+            was.is_some() && was == reworded(&is.definition, is)
+        };
         was.definition == is.definition || read()
     };
     before.len() == now.len() && before.iter().all(same)
@@ -130,6 +135,8 @@ pub fn init() {
         Cache::NAMESPACEOID,
         Cache::OPEROID,
         Cache::PROCOID,
+        Cache::TSCONFIGMAP,
+        Cache::TSDICTOID,
         Cache::TYPEOID,
     ];
     unsafe {
