@@ -114,9 +114,8 @@ fn what_was_defined_takes_the_place_of_a_text_that_a_call_gave_for_it() {
 }
 
 #[test]
-fn a_function_that_only_shares_a_name_is_read_as_its_own_author() {
+fn a_function_that_only_shares_a_name_is_not_analysed() {
     let (_database, mut owner, mut worker) = owner_and_worker(", what text", "");
-    let name: String = worker.one("SELECT current_user::text", &[]);
     owner.run(
         "CREATE FUNCTION named() RETURNS text LANGUAGE plpgsql AS $$ DECLARE helper text := 'x'; BEGIN RETURN helper; END $$",
     );
@@ -125,9 +124,68 @@ fn a_function_that_only_shares_a_name_is_read_as_its_own_author() {
     );
     worker.run("TRUNCATE loot");
     owner.run("SELECT pipeline_alter('own', jsonb_build_object('query', 'SELECT $1, named()'))");
-    assert_eq!(loot(&mut owner), [format!("{name}|f")]);
+    worker.run("SELECT pipeline_version('own'); SELECT count(*) FROM pipeline_lint('own')");
+    assert_eq!(loot(&mut owner), [""; 0]);
     assert_eq!(
         owner.lines("SELECT name FROM pipeline_explain_version('own') WHERE kind = 'function'"),
         ["public.helper()", "public.named()", "public.snoop(text)"]
     );
+}
+
+/// An administrator's function that means another type under another path, and a schema of `who` with such a type.
+fn trap(database: &Database, who: &str) {
+    database.connect().run(&format!(
+        "CREATE FUNCTION known(c text) RETURNS boolean LANGUAGE sql STABLE AS $$ SELECT c = ANY ('{{red,green}}'::text[]) $$;
+         CREATE SCHEMA trap AUTHORIZATION {who}; GRANT USAGE ON SCHEMA trap TO PUBLIC;
+         SET ROLE {who}; CREATE DOMAIN trap.text AS varchar CHECK (public.snoop(VALUE) IS NOT NULL); TRUNCATE loot"
+    ));
+}
+
+#[test]
+fn nobodys_function_is_analysed_as_its_owner_under_the_path_of_another() {
+    let (database, mut owner, mut worker) = owner_and_worker(", what text", "");
+    let [me, name] =
+        [&mut owner, &mut worker].map(|session| session.one::<String>("SELECT current_user::text", &[]));
+    trap(&database, &name);
+    // The worker's path, under which he calls the administrator's function.
+    let path = "SET search_path = trap, pg_catalog, public, backfill";
+    owner.run("SELECT backfill_plan('own', NULL, '2024-01-02', 'x', expect => 1)");
+    worker.run(path);
+    let token: i64 = worker.one("SELECT token FROM backfill_claim('w', pipelines => '{own}')", &[]);
+    worker.run(&format!(
+        "SELECT replace_partition({token}, query => 'SELECT $1, known(NULL)::pg_catalog.text')"
+    ));
+    assert_eq!(loot(&mut owner), [format!("{name}|f")]);
+    owner.run("TRUNCATE loot");
+    // The owner's, who defines a query with it: it is his query and his path.
+    owner.run(path);
+    owner.run("SELECT pipeline_alter('own', jsonb_build_object('query', 'SELECT $1, known(NULL)::pg_catalog.text'))");
+    owner.run("SELECT pipeline_version('own')");
+    assert_eq!(loot(&mut owner), [format!("{me}|f")]);
+}
+
+#[test]
+fn what_the_query_does_not_call_itself_is_not_analysed_as_its_owner() {
+    let (_database, mut owner, mut worker) = owner_and_worker(", what text", "");
+    let name: String = worker.one("SELECT current_user::text", &[]);
+    worker.run(
+        "CREATE FUNCTION theirs(anyarray) RETURNS boolean LANGUAGE sql AS $$ SELECT true $$;
+         CREATE FUNCTION planted(int) RETURNS boolean LANGUAGE sql AS $$ SELECT '{1}'::watched[] IS NOT NULL $$;
+         CREATE FUNCTION definer(int) RETURNS boolean LANGUAGE sql SECURITY DEFINER AS $$ SELECT planted($1) AND '{1}'::watched[] IS NOT NULL $$;
+         CREATE TABLE rows (n int, d int); INSERT INTO rows VALUES (1, 1); GRANT SELECT ON rows TO PUBLIC;
+         CREATE DOMAIN theirs_too AS int CHECK (planted(VALUE)); ALTER TABLE rows ALTER d TYPE theirs_too;
+         ALTER TABLE rows ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON rows USING (planted(n)); TRUNCATE loot",
+    );
+    for query in ["SELECT $1, max(d)::text FROM rows", "SELECT $1, definer(1)::text"] {
+        owner.run(&format!("SELECT pipeline_alter('own', jsonb_build_object('query', $${query}$$))"));
+        worker.run("SELECT pipeline_version('own'); SELECT count(*) FROM pipeline_lint('own')");
+        assert_eq!(loot(&mut owner), [""; 0], "{query}");
+        let parts = "SELECT count(*) FROM pipeline_explain_version('own') WHERE name LIKE '%planted%'";
+        assert_eq!(owner.one::<i64>(parts, &[]), 1, "{query}");
+    }
+    // PostgreSQL would do the same when the query runs.
+    owner.run("SELECT pipeline_alter('own', jsonb_build_object('query', 'SELECT $1, planted(1)::text'))");
+    let me: String = owner.one("SELECT current_user::text", &[]);
+    assert_eq!(loot(&mut owner), [format!("{me}|f")]);
+    assert_ne!(me, name);
 }

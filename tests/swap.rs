@@ -549,3 +549,49 @@ fn a_standby_gets_the_new_storage() {
     wait_until("it can be written", || !reader.one::<bool>("SELECT pg_is_in_recovery()", &[]));
     assert_sound(&mut reader, "sales_1");
 }
+
+#[test]
+fn a_swap_sees_who_has_read_by_an_index() {
+    let database = shop();
+    let mut session = database.connect();
+    session.run("CREATE TABLE counted (n int); CREATE INDEX sales_3_id ON sales_3 (id)");
+    for strategy in ["rows", "swap"] {
+        let token = token(&mut session, 3);
+        session.run("BEGIN ISOLATION LEVEL SERIALIZABLE");
+        assert_eq!(session.lines("SELECT count(*) FROM counted"), ["0"]);
+        let mut reader = database.connect();
+        reader.run("SET enable_seqscan = off; SET enable_bitmapscan = off");
+        reader.run("BEGIN ISOLATION LEVEL SERIALIZABLE");
+        assert_eq!(reader.lines("SELECT count(*) FROM sales_3 WHERE id = 99"), ["0"]);
+        reader.run("INSERT INTO counted VALUES (1)");
+        reader.run("COMMIT");
+        // Each has not seen what the other wrote.
+        let replace = format!(
+            "SELECT FROM replace_partition({token}, strategy => '{strategy}', finish => false,
+                 query => 'SELECT at, CASE id WHEN 5 THEN 99 ELSE id END, item, note FROM source WHERE at >= $1 AND at < $2')"
+        );
+        let outcome = session.try_run(&replace).and_then(|()| session.try_run("COMMIT"));
+        assert_sqlstate!(outcome, "40001");
+        session.run("ROLLBACK; TRUNCATE counted");
+        session.run(&format!("SELECT backfill_release({token})"));
+        session.run("SELECT backfill_cancel(plan_id, 'again') FROM backfill.plans WHERE state IN ('approved', 'running')");
+    }
+}
+
+#[test]
+fn an_index_that_is_being_built_keeps_a_swap_waiting_only() {
+    let database = shop();
+    let mut session = database.connect();
+    let token = token(&mut session, 3);
+    let [mut reader, mut builder] = [database.connect(), database.connect()];
+    // Whoever builds it waits for those who do not know of it.
+    reader.run("BEGIN; INSERT INTO sales_3 VALUES ('2024-03-03 00:30Z', 30)");
+    waiting(&database, &mut builder, "CREATE INDEX CONCURRENTLY sales_3_id ON sales_3 (id)", || {
+        assert_sqlstate!(session.try_run(&swap(token)), "55P03");
+        reader.run("ROLLBACK");
+    })
+    .unwrap();
+    session.run(&swap(token));
+    session.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'sales_3_id'::regclass");
+    assert_sqlstate!(session.try_run(&swap(token)), "0A000");
+}

@@ -1,6 +1,8 @@
 //! The version of a query is that of its meaning: what changes that changes it, wherever it stands, and nothing else does.
 
+mod beside;
 mod consumers;
+mod edges;
 mod outdated;
 mod stamps;
 

@@ -1,6 +1,6 @@
 -- A function ($1): its name, all of its definition that counts but the body, whether it is SQL, its body as text or as it was
 -- analysed, the defaults of its arguments, its own search_path, the functions that an aggregate is made of, the types that it
--- names, and its owner.
+-- names, and its owner where it runs as that.
 SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)),
        pg_catalog.concat_ws(' ', p.prokind, pg_catalog.pg_get_function_arguments(p.oid), '->',
                             pg_catalog.pg_get_function_result(p.oid), l.lanname, p.provolatile,
@@ -19,7 +19,7 @@ SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, pg_catalog.pg_get_fu
                                        (a.aggmtransfn), (a.aggminvtransfn), (a.aggmfinalfn)) f (oid)
              WHERE f.oid::pg_catalog.oid <> 0)::pg_catalog.oid[],
        ARRAY(SELECT t FROM pg_catalog.unnest(p.prorettype || COALESCE(p.proallargtypes, p.proargtypes::pg_catalog.oid[])) t),
-       p.proowner
+       CASE WHEN p.prosecdef THEN p.proowner END
 FROM pg_catalog.pg_proc p
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 JOIN pg_catalog.pg_language l ON l.oid = p.prolang

@@ -4,8 +4,11 @@ SELECT pg_catalog.format_type(t.oid, NULL),
        pg_catalog.concat_ws(' ', t.typtype,
            CASE WHEN t.typtype = 'd' THEN pg_catalog.format_type(t.typbasetype, t.typtypmod) END,
            CASE WHEN t.typnotnull THEN 'not null' END,
-           (SELECT pg_catalog.string_agg(pg_catalog.pg_get_constraintdef(c.oid), ' ' ORDER BY c.conname)
-            FROM pg_catalog.pg_constraint c WHERE c.contypid = t.oid),
+           -- They hold for all new values, whatever is said of old ones.
+           (SELECT pg_catalog.string_agg(k.definition, ' ' ORDER BY k.definition)
+            FROM pg_catalog.pg_constraint c,
+                 pg_catalog.regexp_replace(pg_catalog.pg_get_constraintdef(c.oid), ' NOT VALID$', '') k (definition)
+            WHERE c.contypid = t.oid),
            (SELECT pg_catalog.string_agg(pg_catalog.quote_literal(e.enumlabel), ' ' ORDER BY e.enumsortorder)
             FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
            (SELECT pg_catalog.string_agg(pg_catalog.format('%I %s', a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)),

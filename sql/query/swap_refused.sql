@@ -1,4 +1,5 @@
--- Why the storage of a partition ($1) is not exchanged: what would be passed by, or would not be the same afterwards.
+-- Why the storage of a partition ($1) is not exchanged: what would be passed by, or would not be the same afterwards; and whether
+-- that is so only while somebody builds an index.
 WITH line AS (
     SELECT c.oid, c.relname, c.relnamespace, c.relkind, c.relam, c.relpersistence, c.relhasrules,
            pg_catalog.format('%I.%I', n.nspname, c.relname) AS shown
@@ -43,9 +44,13 @@ WITH line AS (
     FROM pg_catalog.pg_attribute a JOIN line l ON l.oid = a.attrelid
     WHERE a.attnum > 0 AND NOT a.attisdropped AND (a.attidentity <> '' OR a.attgenerated <> '')
     UNION ALL
-    SELECT 8, pg_catalog.format('index %I %s', c.relname,
+    SELECT CASE WHEN i.indisexclusion THEN 8 ELSE 9 END, pg_catalog.format('index %I %s', c.relname,
         CASE WHEN i.indisexclusion THEN 'is that of an exclusion constraint' ELSE 'is not valid' END)
     FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
     WHERE i.indrelid = $1 AND (i.indisexclusion OR NOT (i.indisvalid AND i.indisready AND i.indislive))
 )
-SELECT r.text FROM reason r ORDER BY r.place, r.text LIMIT 1
+SELECT r.text, r.place = 9 AND EXISTS (
+    SELECT FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'relation' AND l.relation = $1 AND l.mode = 'ShareUpdateExclusiveLock' AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))
+FROM reason r ORDER BY r.place, r.text LIMIT 1

@@ -77,7 +77,7 @@ fn explain(pipeline: Option<String>) -> Result<Vec<Row>> {
 fn compare(now: Vec<Part>, mut before: BTreeMap<(String, String), String>) -> Vec<Row> {
     let knows = !before.is_empty();
     let mut rows = vec![];
-    for Part { kind, name, definition } in now {
+    for Part { kind, name, definition, .. } in now {
         let was = before.remove(&(kind.clone(), name.clone()));
         let change = match &was {
             _ if !knows => None,

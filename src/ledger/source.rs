@@ -169,6 +169,9 @@ impl Source {
         } else {
             // The slice is looked up before it is deleted.
             target::require_read(written, role::caller())?;
+            if let Some((meaning, _)) = self.given(run)? {
+                self.ran.get_or_init(|| meaning.version);
+            }
         }
         let built = self.run(run, || {
             let select = Select::read(&self.text)?;
@@ -204,7 +207,7 @@ impl Source {
             if let (Some(stamp), None) = (stamp, place) {
                 return Err(no_stamp(run, target, stamp));
             }
-            let version = place.map(|_| self.version(run)).transpose()?.flatten();
+            let version = place.and_then(|_| self.version(run));
             let query = select.rows_for(&target.table, &columns, place.map(|at| (at, version.as_deref())));
             faithful(|| unsafe {
                 executor::select(query, select.text(), run.bounds(), Sight::Transaction, None, &mut rows);
@@ -214,23 +217,38 @@ impl Source {
         // A function that it calls may have been replaced while it ran.
         if self.own {
             self.require_version(run)?;
+        } else if let Some((meaning, path)) = self.given(run)? {
+            self.require_same(&meaning.version)?;
+            version::record_given(run.pipeline.id, &meaning, &self.text, &path);
         }
         Ok(built)
     }
 
     /// The version that the slice is built by: that of the lease, but for a query that ran under a compatible one, and for one that
     /// the call gave in place of the lease's.
-    pub fn version(&self, run: &Run) -> Result<Option<String>> {
-        if let Some(ran) = self.ran.get() {
-            return Ok(Some(ran.clone()));
-        }
+    pub fn version(&self, run: &Run) -> Option<String> {
+        self.ran.get().cloned().or_else(|| run.code_version.clone())
+    }
+
+    /// What a query means now that the call gave in place of the lease's, and the `search_path` that it is read under.
+    fn given(&self, run: &Run) -> Result<Option<(Meaning, String)>> {
         if self.own || self.columns.is_some() || run.query.is_none() {
-            return Ok(run.code_version.clone());
+            return Ok(None);
         }
-        let read = || Select::read(&self.text).map(|select| Meaning::of(&select, &self.path));
-        let meaning = self.run(run, read)?;
-        version::record_given(run.pipeline.id, &meaning, &self.text, &self.path);
-        Ok(Some(self.ran.get_or_init(|| meaning.version).clone()))
+        self.run(run, || {
+            let path = settings::search_path();
+            Ok(Some((Meaning::of(&Select::read(&self.text)?, &path), path)))
+        })
+    }
+
+    /// Refuses what another version than the one before was found of (BF004).
+    fn require_same(&self, now: &str) -> Result<()> {
+        match self.ran.get().filter(|before| *before != now) {
+            None => Ok(()),
+            Some(before) => Err(Error::new(Code::OutOfDate, "what the query means has changed while it ran")
+                .detail(format!("It was version {before} and is version {now} now."))
+                .hint("Repeat the call.")),
+        }
     }
 
     /// Refuses to run a query that is neither what the lease was given for, nor compatible with that (BF004).

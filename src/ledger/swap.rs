@@ -56,10 +56,17 @@ fn find(run: &Run, target: &Segment, source: &Source) -> Result<pg_sys::Oid> {
             ),
         ));
     };
-    let reason =
-        role::as_ledger(|| spi::latest_bulk(REFUSED, &[partition.into()], |row| row.at::<String>(1)));
-    if let Some(reason) = reason.into_iter().next() {
-        return Err(refused(&shown, format!("{reason}.")));
+    let reason = role::as_ledger(|| {
+        spi::latest_bulk(REFUSED, &[partition.into()], |row| (row.at::<String>(1), row.at::<bool>(2)))
+    });
+    match reason.into_iter().next() {
+        Some((reason, true)) => {
+            return Err(Error::new(Code::Locked, format!("an index of {shown} is being built"))
+                .detail(format!("{reason} yet."))
+                .hint("Repeat the call when it is, or give strategy 'rows' or 'diff'."));
+        }
+        Some((reason, false)) => return Err(refused(&shown, format!("{reason}."))),
+        None => {}
     }
     let hides =
         source.run(run, || spi::latest(HIDES_ROWS, &[target.table.oid.into()], |row| row.at::<bool>(1)));

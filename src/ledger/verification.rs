@@ -120,7 +120,7 @@ pub fn of_rows(
     finishes: bool,
 ) -> Result<Measure> {
     let slice = slice_of(run)?;
-    let version = source.version(run)?;
+    let version = source.version(run);
     let given = built.columns();
     let columns = compared(run, target, source, &given);
     let found = Discrepancy::of(target, built.rows.batch(), &columns);

@@ -71,7 +71,7 @@ fn compare_majors(pipeline: &Pipeline, meaning: &Meaning, text: &str, path: &str
         role::as_ledger(|| spi::latest(OF_OTHER_MAJOR, &args, |row| (row.at::<String>(1), row.at::<i32>(2))));
     let Some((version, before)) = before.into_iter().next() else { return };
     let args = [pipeline.id.into(), version.as_str().into()];
-    let decode = |row: &spi::Row| Part { kind: row.at(1), name: row.at(2), definition: row.at(3) };
+    let decode = |row: &spi::Row| Part::recorded(row.at(1), row.at(2), row.at(3));
     let parts = role::as_ledger(|| spi::latest_bulk(PARTS, &args, decode));
     if meaning::says_the_same(&pipeline.owner, path, &parts, &meaning.parts) {
         let reason = format!("the same definition under PostgreSQL {before} and {major}");
@@ -131,6 +131,7 @@ pub fn for_claim(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> 
         {
             return None;
         }
+        Err(caught) if subtransaction::is_passing(&caught) => caught.rethrow(),
         _ => {}
     }
     newest(Reading::Deciding, pipeline, text, path)
@@ -155,6 +156,7 @@ pub fn shown(reading: Reading, pipeline: &Pipeline) -> Option<String> {
     let read = || settings::without_patience(|| meaning::of_text(&pipeline.owner, text, path));
     match subtransaction::attempt(read) {
         Ok(Ok(meaning)) => Some(meaning.version.clone()),
+        Err(caught) if subtransaction::is_passing(&caught) => caught.rethrow(),
         _ => newest(reading, pipeline, text, path),
     }
 }

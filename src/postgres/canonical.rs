@@ -4,18 +4,18 @@
 //! A row as a whole carries the names of its columns into what is made of it (`row_to_json`): where a query uses one, names
 //! of columns stay.
 
-use crate::postgres::settings;
-use pgrx::{pg_guard, pg_sys};
-use std::ffi::{CStr, CString, c_void};
+use crate::postgres::{settings, walk};
+use pgrx::pg_sys;
+use std::ffi::{CStr, CString};
 
 /// The text of a query, which is not changed.
 pub fn text(query: *const pg_sys::Query) -> String {
     unsafe {
         let query: *mut pg_sys::Query = pg_sys::copyObjectImpl(query.cast()).cast();
-        let mut whole_rows = false;
-        find_whole_rows(query.cast(), (&raw mut whole_rows).cast());
-        let mut naming = Naming { columns: !whole_rows, outer: vec![] };
-        rename(query.cast(), (&raw mut naming).cast());
+        let whole_rows = walk::any(query.cast(), 0, |node| {
+            is(node, pg_sys::NodeTag::T_Var) && (*node.cast::<pg_sys::Var>()).varattno == 0
+        });
+        Naming { columns: !whole_rows, queries: queries(query) }.rename();
         settings::for_text(|| {
             CStr::from_ptr(pg_sys::pg_get_querydef(query, false)).to_string_lossy().into_owned()
         })
@@ -33,70 +33,41 @@ pub unsafe fn each<T>(list: *const pg_sys::List) -> impl Iterator<Item = *mut T>
     (0..count).map(move |i| unsafe { pg_sys::list_nth(list, i).cast() })
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn find_whole_rows(node: *mut pg_sys::Node, found: *mut c_void) -> bool {
-    unsafe {
-        if node.is_null() {
-            return false;
-        }
-        if is(node, pg_sys::NodeTag::T_Var) && (*node.cast::<pg_sys::Var>()).varattno == 0 {
-            *found.cast::<bool>() = true;
-            return true;
-        }
-        if is(node, pg_sys::NodeTag::T_Query) {
-            return pg_sys::query_tree_walker(node.cast(), Some(find_whole_rows), found, 0);
-        }
-        pg_sys::expression_tree_walker(node, Some(find_whole_rows), found)
-    }
-}
-
 struct Naming {
     /// Whether columns are renamed too.
     columns: bool,
-    /// The queries around, outermost first.
-    outer: Vec<*mut pg_sys::Query>,
+    queries: Vec<Nested>,
+}
+
+/// A query in another one.
+struct Nested {
+    query: *mut pg_sys::Query,
+    /// The place of the query around it.
+    around: Option<usize>,
+    depth: usize,
+}
+
+/// A query and all that are in it, each behind the one around it.
+unsafe fn queries(query: *mut pg_sys::Query) -> Vec<Nested> {
+    let mut found: Vec<Nested> = vec![];
+    let mut pending: Vec<(*mut pg_sys::Node, Option<usize>)> = vec![(query.cast(), None)];
+    while let Some((node, mut around)) = pending.pop() {
+        unsafe {
+            if is(node, pg_sys::NodeTag::T_Query) {
+                let depth = around.map_or(0, |around| found[around].depth + 1);
+                found.push(Nested { query: node.cast(), around, depth });
+                around = Some(found.len() - 1);
+            }
+            pending.extend(walk::children(node, 0).into_iter().map(|child| (child, around)));
+        }
+    }
+    found
 }
 
 /// Text that lives as long as the query.
 fn copied(text: &str) -> *mut std::ffi::c_char {
     let text = CString::new(text).expect("names that are made here have no NUL");
     unsafe { pg_sys::pstrdup(text.as_ptr()) }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn rename(node: *mut pg_sys::Node, naming: *mut c_void) -> bool {
-    unsafe {
-        if node.is_null() {
-            return false;
-        }
-        if !is(node, pg_sys::NodeTag::T_Query) {
-            return pg_sys::expression_tree_walker(node, Some(rename), naming);
-        }
-        let query: *mut pg_sys::Query = node.cast();
-        let this = &mut *naming.cast::<Naming>();
-        this.outer.push(query);
-        this.rename_ranges(query);
-        if this.columns {
-            let entries = each::<pg_sys::TargetEntry>((*query).targetList);
-            for entry in entries.filter(|entry| !(**entry).resjunk) {
-                (*entry).resname = copied(&format!("c{}", (*entry).resno));
-            }
-        }
-        rename_windows(query);
-        pg_sys::query_tree_walker(query, Some(rename), naming, 0);
-        // Those that refer to them have been renamed by now.
-        let this = &mut *naming.cast::<Naming>();
-        this.outer.pop();
-        let depth = this.outer.len();
-        for (place, cte) in each::<pg_sys::CommonTableExpr>((*query).cteList).enumerate() {
-            (*cte).ctename = copied(&cte_name(depth, place));
-            if this.columns && (*cte).search_clause.is_null() && (*cte).cycle_clause.is_null() {
-                (*cte).aliascolnames = std::ptr::null_mut();
-                (*cte).ctecolnames = numbered((*cte).ctecolnames);
-            }
-        }
-        false
-    }
 }
 
 fn cte_name(depth: usize, place: usize) -> String {
@@ -137,15 +108,41 @@ unsafe fn rename_windows(query: *mut pg_sys::Query) {
 }
 
 impl Naming {
-    unsafe fn rename_ranges(&mut self, query: *mut pg_sys::Query) {
+    unsafe fn rename(&self) {
+        unsafe {
+            for (place, Nested { query, .. }) in self.queries.iter().enumerate() {
+                self.rename_ranges(place);
+                if self.columns {
+                    let entries = each::<pg_sys::TargetEntry>((**query).targetList);
+                    for entry in entries.filter(|entry| !(**entry).resjunk) {
+                        (*entry).resname = copied(&format!("c{}", (*entry).resno));
+                    }
+                }
+                rename_windows(*query);
+            }
+            // Those that refer to them have been renamed by now.
+            for Nested { query, depth, .. } in &self.queries {
+                for (place, cte) in each::<pg_sys::CommonTableExpr>((**query).cteList).enumerate() {
+                    (*cte).ctename = copied(&cte_name(*depth, place));
+                    if self.columns && (*cte).search_clause.is_null() && (*cte).cycle_clause.is_null() {
+                        (*cte).aliascolnames = std::ptr::null_mut();
+                        (*cte).ctecolnames = numbered((*cte).ctecolnames);
+                    }
+                }
+            }
+        }
+    }
+
+    unsafe fn rename_ranges(&self, inner: usize) {
         use pg_sys::RTEKind::{
             RTE_CTE, RTE_FUNCTION, RTE_JOIN, RTE_RELATION, RTE_SUBQUERY, RTE_TABLEFUNC, RTE_VALUES,
         };
         unsafe {
+            let query = self.queries[inner].query;
             for (place, range) in each::<pg_sys::RangeTblEntry>((*query).rtable).enumerate() {
                 let kind = (*range).rtekind;
                 if kind == RTE_CTE {
-                    self.rename_reference(range);
+                    self.rename_reference(inner, range);
                 }
                 let named = [RTE_CTE, RTE_FUNCTION, RTE_RELATION, RTE_SUBQUERY, RTE_TABLEFUNC, RTE_VALUES];
                 if !named.contains(&kind) && (kind != RTE_JOIN || (*range).alias.is_null()) {
@@ -160,6 +157,10 @@ impl Naming {
                     RTE_RELATION => {
                         (*(*range).eref).colnames = own_names((*range).relid, (*(*range).eref).colnames);
                         std::ptr::null_mut()
+                    }
+                    RTE_FUNCTION if !defined_names(range).is_null() => {
+                        (*(*range).eref).colnames = defined_names(range);
+                        (*(*range).eref).colnames
                     }
                     _ => {
                         (*(*range).eref).colnames = numbered((*(*range).eref).colnames);
@@ -177,16 +178,33 @@ impl Naming {
     }
 
     /// A CTE is referred to by its name in the query that many levels up.
-    unsafe fn rename_reference(&self, range: *mut pg_sys::RangeTblEntry) {
+    unsafe fn rename_reference(&self, inner: usize, range: *mut pg_sys::RangeTblEntry) {
         unsafe {
-            let up = (*range).ctelevelsup as usize;
-            let Some(depth) = (self.outer.len() - 1).checked_sub(up) else { return };
+            let mut around = Some(inner);
+            for _ in 0..(*range).ctelevelsup {
+                around = around.and_then(|around| self.queries[around].around);
+            }
+            let Some(Nested { query, depth, .. }) = around.map(|around| &self.queries[around]) else {
+                return;
+            };
             let wanted = CStr::from_ptr((*range).ctename);
-            let place = each::<pg_sys::CommonTableExpr>((*self.outer[depth]).cteList)
+            let place = each::<pg_sys::CommonTableExpr>((**query).cteList)
                 .position(|cte| CStr::from_ptr((*cte).ctename) == wanted);
             if let Some(place) = place {
-                (*range).ctename = copied(&cte_name(depth, place));
+                (*range).ctename = copied(&cte_name(*depth, place));
             }
+        }
+    }
+}
+
+/// The names that a column definition list gives to what a function returns: it looks for its values by them.
+unsafe fn defined_names(range: *mut pg_sys::RangeTblEntry) -> *mut pg_sys::List {
+    unsafe {
+        let functions: Vec<*mut pg_sys::RangeTblFunction> = each((*range).functions).collect();
+        match functions[..] {
+            // Of several, each shows its own list.
+            [function] => (*function).funccolnames,
+            _ => std::ptr::null_mut(),
         }
     }
 }

@@ -119,9 +119,14 @@ impl Storage {
                 old.indexes().iter().eq(self.indexes.iter().map(|[index, _]| index)),
                 "an index came or went"
             );
+            // What somebody has read by an index is locked there only.
+            for [index, _] in &self.indexes {
+                let index = Opened(pg_sys::index_open(*index, NO_LOCK));
+                guarded(|| TransferPredicateLocksToHeapRelation(index.0));
+            }
             guarded(|| {
-                CheckTableForSerializableConflictIn(old.0);
                 TransferPredicateLocksToHeapRelation(old.0);
+                CheckTableForSerializableConflictIn(old.0);
             });
             let new = Opened::table(self.heap, NO_LOCK);
             let size = Size::of(&new, self.rows);

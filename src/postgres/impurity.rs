@@ -4,18 +4,18 @@
 //! target fills in by itself. Of functions in other languages their declared volatility and the words of their text count.
 
 use crate::domain::purity::{self, Rule, Volatility};
-use crate::domain::tokens::tokens;
+use crate::domain::tokens::{Token, tokens};
 use crate::error::Result;
 use crate::postgres::canonical::{each, is};
 use crate::postgres::query::Select;
-use crate::postgres::reach::{self, Body, in_catalog, is_builtin};
+use crate::postgres::reach::{self, Body, Object, Reading, in_catalog, is_builtin};
 use crate::postgres::restriction::{self, BOTH, Bounds, HIGH, LOW, Scope, constant_text};
 use crate::postgres::table::{Table, with_partitions};
-use crate::postgres::{quote, settings, spi};
+use crate::postgres::{quote, settings, spi, walk};
+use pgrx::pg_sys;
 use pgrx::pg_sys::NodeTag as T;
-use pgrx::{pg_guard, pg_sys};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::mem::{replace, take};
 use std::rc::Rc;
 
@@ -49,12 +49,12 @@ pub fn look(select: &Select, path: &str, subject: &Subject) -> Result<Vec<Found>
     let given: Vec<&str> = table.filled(stamp).into_iter().take(select.width()).collect();
     let slice = given.iter().position(|name| *name == subject.slice_column);
     let filled: BTreeSet<&str> = given.into_iter().chain(stamp).collect();
-    let path: Rc<str> = path.into();
+    let reading = Reading::called(path);
     let mut looker = Looker {
         family: family(subject.target),
         depends_on_past: subject.depends_on_past,
-        scope: Scope::new(vec![BOTH, BOTH], path.clone()),
-        path,
+        scope: Scope::new(vec![BOTH, BOTH], reading.clone()),
+        reading,
         text: Some(select.text().to_string_lossy().into()),
         places: vec![],
         found: BTreeMap::new(),
@@ -86,7 +86,7 @@ struct Looker {
     family: Vec<pg_sys::Oid>,
     depends_on_past: bool,
     scope: Scope,
-    path: Rc<str>,
+    reading: Reading,
     /// The text of what is looked at, in which its nodes have their places.
     text: Option<Rc<str>>,
     /// Through what it is reached.
@@ -98,17 +98,6 @@ struct Looker {
     seen: HashSet<Seen>,
     /// Whether something else than a table gives the window's rows.
     is_driven: bool,
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, looker: *mut c_void) -> bool {
-    unsafe { !node.is_null() && (*looker.cast::<Looker>()).node(node) }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn visit_function(function: pg_sys::Oid, looker: *mut c_void) -> bool {
-    unsafe { &mut *looker.cast::<Looker>() }.function(function, vec![], &[], false);
-    false
 }
 
 /// The name of a function with the types of its arguments, each with its schema unless PostgreSQL brings it.
@@ -167,42 +156,27 @@ fn keeps_order(aggregate: pg_sys::Oid) -> bool {
     })
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn find_table(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
-    unsafe {
-        if node.is_null() {
-            return false;
-        }
-        if is(node, T::T_Query) {
-            return pg_sys::query_tree_walker(
-                node.cast(),
-                Some(find_table),
-                context,
-                pg_sys::QTW_EXAMINE_RTES_BEFORE as i32,
-            );
-        }
-        if is(node, T::T_RangeTblEntry) {
-            return (*node.cast::<pg_sys::RangeTblEntry>()).rtekind == pg_sys::RTEKind::RTE_RELATION;
-        }
-        pg_sys::expression_tree_walker(node, Some(find_table), context)
-    }
+fn reads_table(query: Query) -> bool {
+    let is_table = |node: *mut pg_sys::Node| unsafe {
+        is(node, T::T_RangeTblEntry)
+            && (*node.cast::<pg_sys::RangeTblEntry>()).rtekind == pg_sys::RTEKind::RTE_RELATION
+    };
+    unsafe { walk::any(query.cast(), pg_sys::QTW_EXAMINE_RTES_BEFORE, is_table) }
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn find_parameters(node: *mut pg_sys::Node, used: *mut c_void) -> bool {
+/// The numbers of the parameters that a query takes.
+fn parameters(query: Query) -> BTreeSet<i32> {
+    let mut used = BTreeSet::new();
     unsafe {
-        if node.is_null() {
-            return false;
-        }
-        if is(node, T::T_Query) {
-            return pg_sys::query_tree_walker(node.cast(), Some(find_parameters), used, 0);
-        }
-        let parameter: *mut pg_sys::Param = node.cast();
-        if is(node, T::T_Param) && (*parameter).paramkind == pg_sys::ParamKind::PARAM_EXTERN {
-            (*used.cast::<BTreeSet<i32>>()).insert((*parameter).paramid);
-        }
-        pg_sys::expression_tree_walker(node, Some(find_parameters), used)
+        walk::any(query.cast(), 0, |node| {
+            let parameter: *mut pg_sys::Param = node.cast();
+            if is(node, T::T_Param) && (*parameter).paramkind == pg_sys::ParamKind::PARAM_EXTERN {
+                used.insert((*parameter).paramid);
+            }
+            false
+        });
     }
+    used
 }
 
 impl Looker {
@@ -230,24 +204,28 @@ impl Looker {
         &mut self,
         place: String,
         parameters: Vec<Bounds>,
-        path: &str,
+        reading: Reading,
         text: Option<Rc<str>>,
         f: impl FnOnce(&mut Self),
     ) {
         self.places.push(place);
-        let path: Rc<str> = path.into();
-        let scope = replace(&mut self.scope, Scope::new(parameters, path.clone()));
-        let path = replace(&mut self.path, path);
+        let scope = replace(&mut self.scope, Scope::new(parameters, reading.clone()));
+        let reading = replace(&mut self.reading, reading);
         let text = replace(&mut self.text, text);
         f(self);
         self.text = text;
-        self.path = path;
+        self.reading = reading;
         self.scope = scope;
         self.places.pop();
     }
 
     fn walk(&mut self, node: *mut pg_sys::Node) {
-        unsafe { visit(node, (self as *mut Self).cast()) };
+        let mut pending = vec![node];
+        while let Some(node) = pending.pop() {
+            if !node.is_null() && unsafe { self.node(node) } {
+                pending.extend(unsafe { walk::children(node, 0) }.into_iter().rev());
+            }
+        }
     }
 
     fn walk_stored(&mut self, text: &str) {
@@ -264,6 +242,8 @@ impl Looker {
             if !self.require_select(query) {
                 return;
             }
+            // Queries in queries call this again.
+            pg_sys::check_stack_depth();
             self.scope.enter(query, demanded);
             self.order(query, is_test);
             let slice = slice.and_then(|place| self.slice(query, place));
@@ -281,7 +261,7 @@ impl Looker {
                 }
             }
             let flags = pg_sys::QTW_IGNORE_RANGE_TABLE | pg_sys::QTW_IGNORE_CTE_SUBQUERIES;
-            pg_sys::query_tree_walker(query, Some(visit), (self as *mut Self).cast(), flags as i32);
+            walk::children(query.cast(), flags).into_iter().for_each(|child| self.walk(child));
             self.scope.leave();
         }
     }
@@ -432,8 +412,7 @@ impl Looker {
                 if self.seen.insert(key)
                     && let Some(query) = reach::view_query(oid)
                 {
-                    let path = self.path.clone();
-                    self.within(format!("view {name}"), vec![], &path, None, |this| {
+                    self.within(format!("view {name}"), vec![], self.reading.clone(), None, |this| {
                         this.query(query, demanded, slice, false);
                     });
                 }
@@ -477,9 +456,10 @@ impl Looker {
             ORDER BY 1";
         let found: Vec<(String, String)> =
             in_catalog(|| spi::latest(EXPRESSIONS, &[oid.into()], |row| (row.at(1), row.at(2))));
-        let path = self.path.clone();
         for (what, expression) in found {
-            self.within(format!("{what}{name}"), vec![], &path, None, |this| this.walk_stored(&expression));
+            self.within(format!("{what}{name}"), vec![], self.reading.named(), None, |this| {
+                this.walk_stored(&expression)
+            });
         }
     }
 
@@ -497,7 +477,7 @@ impl Looker {
             WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 7 = 7
             ORDER BY t.tgname";
         let name = table.shown();
-        let path = self.path.clone();
+        let reading = self.reading.named();
         let columns: Vec<(String, Option<String>, String)> = in_catalog(|| {
             spi::latest(COLUMNS, &[table.oid.into()], |row| (row.at(1), row.get(2), row.at(3)))
         });
@@ -506,7 +486,7 @@ impl Looker {
                 continue;
             }
             let place = format!("column {} of {name} ({what})", quote::identifier(&column));
-            self.within(place, vec![], &path, None, |this| match expression {
+            self.within(place, vec![], reading.clone(), None, |this| match expression {
                 Some(expression) => this.walk_stored(&expression),
                 None => this.report(Rule::Sequence, "identity"),
             });
@@ -514,17 +494,17 @@ impl Looker {
         let triggers: Vec<(String, pg_sys::Oid)> =
             in_catalog(|| spi::latest(TRIGGERS, &[table.oid.into()], |row| (row.at(1), row.at(2))));
         for (trigger, function) in triggers {
-            self.within(format!("trigger {trigger} of {name}"), vec![], &path, None, |this| {
-                let Body { function, path, .. } = reach::body_of(function, &this.path);
+            self.within(format!("trigger {trigger} of {name}"), vec![], reading.clone(), None, |this| {
+                let Body { function, reading, .. } = reach::body_of(function, &this.reading);
                 // A trigger's function is VOLATILE whatever it does.
                 if let Some(source) = function.and_then(|function| function.source) {
-                    this.words(&source, &path);
+                    this.words(&source, &reading);
                 }
             });
         }
     }
 
-    /// Looks at a node of an expression; whether the walk ends there is always "no".
+    /// Looks at a node of an expression, and answers whether to look below it.
     unsafe fn node(&mut self, node: *mut pg_sys::Node) -> bool {
         unsafe {
             match (*node).type_ {
@@ -553,13 +533,14 @@ impl Looker {
                 T::T_WindowFunc => self.window(node.cast()),
                 _ => {}
             }
-            let this: *mut c_void = (self as *mut Self).cast();
             if is(node, T::T_FuncExpr) {
                 self.call(node.cast(), &[]);
             } else {
-                pg_sys::check_functions_in_node(node, Some(visit_function), this);
+                for function in walk::functions(node) {
+                    self.function(function, vec![], &[], false);
+                }
             }
-            pg_sys::expression_tree_walker(node, Some(visit), this)
+            true
         }
     }
 
@@ -717,32 +698,32 @@ impl Looker {
             self.report(rule, signature);
             return;
         }
-        let Body { function: Some(function), queries, path } = reach::body_of(oid, &self.path) else {
+        let is_called = self.reading.is_called;
+        let Body { function: Some(function), queries, reading } = reach::body_of(oid, &self.reading) else {
             return;
         };
         // A VOLATILE function in SQL sees what others commit while it runs, as soon as it reads a table.
-        let varies = match &queries {
-            Some(queries) => {
-                queries.iter().any(|query| unsafe { find_table((*query).cast(), std::ptr::null_mut()) })
-            }
-            None => true,
+        let varies = match (&queries, &function.source) {
+            (Some(queries), _) => queries.iter().any(|query| reads_table(*query)),
+            (None, Some(source)) if function.is_sql => !purity::tables_of_text(&tokens(source)).is_empty(),
+            _ => true,
         };
         if varies && volatility(oid) == Volatility::Volatile {
             self.report(Rule::Volatile, signature.clone());
         }
-        let key =
-            (u32::from(oid) as usize, arguments.clone(), demanded.to_vec(), Some(usize::from(is_short)));
+        let manner = usize::from(is_short) + 2 * usize::from(is_called);
+        let key = (u32::from(oid) as usize, arguments.clone(), demanded.to_vec(), Some(manner));
         if !self.seen.insert(key) {
             return;
         }
         if is_short {
             let place = format!("function {signature} (default)");
-            self.within(place, vec![], &path, None, |this| {
+            self.within(place, vec![], self.reading.clone(), None, |this| {
                 function.stored.iter().for_each(|expression| this.walk_stored(expression));
             });
         }
         let text: Option<Rc<str>> = function.source.as_deref().map(Into::into);
-        self.within(format!("function {signature}"), arguments, &path, text, |this| {
+        self.within(format!("function {signature}"), arguments, reading.clone(), text, |this| {
             function.inner.iter().for_each(|inner| this.function(*inner, vec![], &[], false));
             match (queries, &function.source) {
                 (Some(queries), _) => {
@@ -752,14 +733,14 @@ impl Looker {
                         this.query(query, demanded, None, false);
                     }
                 }
-                (None, Some(source)) => this.words(source, &path),
+                (None, Some(source)) => this.words(source, &reading),
                 (None, None) => {}
             }
         });
     }
 
     /// Looks at a text of which only the words are known.
-    fn words(&mut self, source: &str, path: &str) {
+    fn words(&mut self, source: &str, reading: &Reading) {
         let tokens = tokens(source);
         for (rule, object) in purity::of_text(&tokens) {
             self.report(rule, object);
@@ -777,22 +758,24 @@ impl Looker {
                 tables.insert(table);
             }
         }
-        for (is_function, oid) in reach::named(calls.into_iter().collect(), path) {
-            if is_function {
-                self.function(oid, vec![], &[], false);
+        let names = |names: BTreeSet<String>| names.into_iter().map(Token::Name).collect::<Vec<_>>();
+        let before = replace(&mut self.reading, reading.named());
+        for object in reach::named_by(&names(calls), &reading.path) {
+            if let Object::Function(oid) = object {
+                self.function(oid.into(), vec![], &[], false);
             }
         }
-        for (is_function, oid) in reach::named(tables.into_iter().collect(), path) {
-            if !is_function {
-                self.relation(oid, None, &[], None);
+        for object in reach::named_by(&names(tables), &reading.path) {
+            if let Object::Relation(oid) = object {
+                self.relation(oid.into(), None, &[], None);
             }
         }
+        self.reading = before;
     }
 
     /// Whether the query takes its window at all.
     fn bounds_of(&mut self, query: Query) {
-        let mut used: BTreeSet<i32> = BTreeSet::new();
-        unsafe { find_parameters(query.cast(), (&raw mut used).cast()) };
+        let used = parameters(query);
         match (used.contains(&1), used.contains(&2)) {
             (true, true) => {}
             (false, false) => self.report(Rule::WindowUnused, "$1, $2"),

@@ -10,7 +10,7 @@ use crate::postgres::query::Select;
 use crate::postgres::reach::{self, Part};
 use crate::postgres::{digest, settings, subtransaction};
 use pgrx::{pg_guard, pg_sys};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -29,7 +29,7 @@ impl Meaning {
     pub fn of(select: &Select, path: &str) -> Self {
         let parts = reach::parts(select.analysed(), path);
         let mut text = String::new();
-        for Part { kind, name, definition } in &parts {
+        for Part { kind, name, definition, .. } in &parts {
             // Lengths keep the parts apart.
             text.push_str(&format!("{kind} {} {name} {} {definition}\n", name.len(), definition.len()));
         }
@@ -58,6 +58,8 @@ type Key = (String, String, String);
 
 thread_local! {
     static KNOWN: RefCell<HashMap<Key, Rc<Meaning>>> = RefCell::default();
+    /// Goes up whenever something may have changed.
+    static GENERATION: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What the text of an author means under a `search_path`: neither its formatting and its comments count, nor what it calls by
@@ -68,12 +70,17 @@ pub fn of_text(author: &str, text: &str, path: &str) -> Result<Rc<Meaning>> {
     if let Some(known) = KNOWN.with_borrow(|known| known.get(&key).cloned()) {
         return Ok(known);
     }
+    let generation = GENERATION.get();
     let meaning = Author::named(author)?.run(|| -> Result<Meaning> {
         settings::for_query("UTC", &settings::with_temporary_last(path), || {
             Ok(Meaning::of(&Select::read(text)?, path))
         })
     })?;
     let meaning = Rc::new(meaning);
+    // What changed while it was looked at may or may not be seen in it: whoever asks next looks again.
+    if GENERATION.get() != generation {
+        return Ok(meaning);
+    }
     KNOWN.with_borrow_mut(|known| {
         if known.len() >= MOST {
             known.clear();
@@ -86,11 +93,13 @@ pub fn of_text(author: &str, text: &str, path: &str) -> Result<Rc<Meaning>> {
 /// Whether two lists of parts say the same once each definition was read and written again by this server. What cannot be read
 /// says nothing.
 pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) -> bool {
-    let reworded = |part: &Part| {
+    let reworded = |definition: &str, of: &Part| {
         let read = || {
             let author = Author::named(author).ok()?;
             author.run(|| {
-                settings::for_query("UTC", &settings::with_temporary_last(path), || reach::reworded(part))
+                settings::for_query("UTC", &settings::with_temporary_last(path), || {
+                    reach::reworded(definition, of, path)
+                })
             })
         };
         subtransaction::attempt(read).ok().flatten()
@@ -99,7 +108,10 @@ pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) ->
         let Some(is) = now.iter().find(|is| (&is.kind, &is.name) == (&was.kind, &was.name)) else {
             return false;
         };
-        let read = || reworded(was).is_some_and(|was| reworded(is) == Some(was));
+        let read = || {
+            let was = reworded(&was.definition, is);
+            was.is_some() && was == reworded(&is.definition, is)
+        };
         was.definition == is.definition || read()
     };
     before.len() == now.len() && before.iter().all(same)
@@ -113,6 +125,8 @@ pub fn init() {
     use pg_sys::SysCacheIdentifier as Cache;
     let caches = [
         Cache::AGGFNOID,
+        // Who is a member of what decides which schemas a search_path shows.
+        Cache::AUTHMEMROLEMEM,
         Cache::AUTHOID,
         Cache::CASTSOURCETARGET,
         Cache::COLLOID,
@@ -121,6 +135,8 @@ pub fn init() {
         Cache::NAMESPACEOID,
         Cache::OPEROID,
         Cache::PROCOID,
+        Cache::TSCONFIGMAP,
+        Cache::TSDICTOID,
         Cache::TYPEOID,
     ];
     unsafe {
@@ -132,11 +148,12 @@ pub fn init() {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn at_change(_argument: pg_sys::Datum, _cache: i32, _hash: u32) {
-    KNOWN.take();
+    forget();
 }
 
 /// A table was changed, or a policy or a default of one. PostgreSQL has room for few who want to hear of that, so that
 /// `ledger::fenced` passes it on.
 pub fn forget() {
+    GENERATION.set(GENERATION.get() + 1);
     KNOWN.take();
 }

@@ -33,4 +33,5 @@ pub mod subtransaction;
 pub mod table;
 pub mod target;
 pub mod trigger;
+pub mod walk;
 pub mod zone;

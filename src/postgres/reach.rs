@@ -1,33 +1,76 @@
 //! What a query reaches: the tables, views, functions and types on which its meaning depends, however far away.
 //!
-//! It walks the analysed query, the rules of views, the bodies of SQL functions, the expressions of domains, defaults,
-//! generated columns and policies. Of a function in another language only the text is known: each name in it that stands for
-//! a function or a table is taken to be reached. What PostgreSQL itself brings is not listed: it means the same on every
+//! It walks the analysed query, the rules of views, the bodies of SQL functions, the expressions of domains, generated columns
+//! and policies. Of a function in another language only the text is known: each name in it that stands for a function, a table
+//! or a type, and each operator, is taken to be reached. What PostgreSQL itself brings is not listed: it means the same on every
 //! server of a major version.
+//!
+//! To analyse a text runs code: the constants in it are read, and what reads them may be somebody's check of a domain. Whose
+//! type a name stands for depends on the `search_path`. So a text is analysed only where PostgreSQL would do the same when the
+//! query runs: as the query's author, under his path, and only of a function that the query calls in his name, by itself or through
+//! what it so calls. All else is taken by its names: what is only named in a text; what policies, generated columns and checks
+//! of domains call, which may never run as him; what is behind SECURITY DEFINER, which runs as somebody else.
 
 use crate::domain::tokens::{Token, tokens};
-use crate::postgres::author::Author;
 use crate::postgres::canonical::{self, each, is};
 use crate::postgres::query::Select;
-use crate::postgres::{quote, role, settings, spi, subtransaction};
+use crate::postgres::{quote, role, settings, spi, subtransaction, walk};
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary as guarded;
 use pgrx::{pg_guard, pg_sys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
+use std::rc::Rc;
+
+/// The number of the function of a b-tree that compares (`BTORDER_PROC`).
+const COMPARING: i16 = 1;
 
 /// Something that a query's meaning depends on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// `query`, `view`, `table`, `function`, `type`, `collation`, `search_path`.
+    /// `query`, `view`, `columns` of a view, `table`, `function`, `type`, `collation`,
+    /// `text search`, `search_path`.
     pub kind: String,
     /// With its schema; empty for the query itself.
     pub name: String,
     /// What must stay the same, as text that is the same on every server.
     pub definition: String,
+    /// Whether it is text of queries that may be analysed in the author's name.
+    is_called: bool,
 }
 
 impl Part {
+    /// As it was written down.
+    pub fn recorded(kind: String, name: String, definition: String) -> Self {
+        Self { kind, name, definition, is_called: false }
+    }
+
     fn new(kind: &str, name: impl Into<String>, definition: impl Into<String>) -> Self {
-        Self { kind: kind.to_owned(), name: name.into(), definition: definition.into() }
+        Self::recorded(kind.to_owned(), name.into(), definition.into())
+    }
+
+    fn called(self, is_called: bool) -> Self {
+        Self { is_called, ..self }
+    }
+}
+
+/// How the texts of functions are read.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    /// Under this `search_path`, where they have none of their own.
+    pub path: Rc<str>,
+    /// Whether they are called, in the name of whoever reads them.
+    pub is_called: bool,
+}
+
+impl Reading {
+    /// Of what a query calls that was written by whoever reads, for this `search_path`.
+    pub fn called(path: &str) -> Self {
+        Self { path: settings::with_temporary_last(path).into(), is_called: true }
+    }
+
+    /// Of what is only named, or runs as somebody else.
+    pub fn named(&self) -> Self {
+        Self { path: self.path.clone(), is_called: false }
     }
 }
 
@@ -37,63 +80,91 @@ type Columns = BTreeSet<i16>;
 #[derive(Default)]
 struct Reach {
     relations: BTreeMap<u32, Columns>,
-    functions: BTreeSet<u32>,
-    types: BTreeSet<u32>,
+    /// Of those, what was found and not entered yet.
+    fresh: BTreeMap<u32, Columns>,
+    views: BTreeMap<u32, Part>,
     collations: BTreeSet<u32>,
-    /// What was found and not entered yet.
-    pending: Vec<Object>,
+    /// Of text search.
+    configurations: BTreeSet<u32>,
+    entered: BTreeSet<Object>,
+    /// What was found and not entered yet: what is called, and what is not.
+    called: BTreeSet<(Object, Rc<str>)>,
+    named: BTreeSet<(Object, Rc<str>)>,
+    /// How what is walked now reads the texts of functions.
+    reading: Reading,
     parts: Vec<Part>,
     /// Whether the `search_path` counts when the query runs.
     reads_path: bool,
 }
 
-enum Object {
-    Relation(pg_sys::Oid),
-    Function(pg_sys::Oid),
-    Type(pg_sys::Oid),
+/// By their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Object {
+    Relation(u32),
+    Function(u32),
+    Type(u32),
 }
 
 /// The query and all that it reaches, in a fixed order. `path` is the `search_path` that it is read under.
 pub fn parts(query: *const pg_sys::Query, path: &str) -> Vec<Part> {
-    let mut reach = Reach::default();
+    let mut reach = Reach { reading: Reading::called(path), ..Reach::default() };
     reach.walk(query.cast_mut().cast());
-    while let Some(object) = reach.pending.pop() {
+    // What is called comes first: what is called and named is called.
+    loop {
+        let called = reach.called.pop_first();
+        let is_called = called.is_some();
+        let Some((object, path)) = called.or_else(|| reach.named.pop_first()) else { break };
+        reach.reading = Reading { path, is_called };
+        let is_first = reach.entered.insert(object);
         match object {
-            Object::Relation(oid) => reach.enter_relation(oid),
-            Object::Function(oid) => reach.enter_function(oid, path),
-            Object::Type(oid) => reach.enter_type(oid),
+            Object::Relation(oid) => reach.enter_relation(oid.into(), is_first),
+            Object::Function(oid) if is_first => reach.enter_function(oid.into()),
+            Object::Type(oid) if is_first => reach.enter_type(oid.into()),
+            _ => {}
         }
     }
     let mut parts = reach.parts;
+    parts.extend(reach.views.into_values());
+    let numbers: Vec<i64> = reach.relations.keys().map(|oid| i64::from(*oid)).collect();
+    let hides_rows = in_catalog(|| spi::latest(HIDES_ROWS, &[numbers.into()], |row| row.at::<bool>(1)));
     for (relation, columns) in &reach.relations {
-        parts.extend(table(pg_sys::Oid::from(*relation), columns));
+        parts.extend(table(pg_sys::Oid::from(*relation), columns, hides_rows.contains(&true)));
     }
     for collation in &reach.collations {
         parts.extend(collations(pg_sys::Oid::from(*collation)));
+    }
+    for configuration in &reach.configurations {
+        parts.extend(configurations(pg_sys::Oid::from(*configuration)));
     }
     if reach.reads_path {
         parts.push(Part::new("search_path", "", path));
     }
     parts.sort();
-    parts.insert(0, Part::new("query", "", canonical::text(query)));
+    parts.insert(0, Part::new("query", "", canonical::text(query)).called(true));
     parts
 }
+
+const HIDES_ROWS: &str = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class c
+    WHERE c.oid = ANY ($1::pg_catalog.oid[]) AND c.relrowsecurity)";
 
 const BY_NAME: &str = "SELECT p.oid FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE p.oid >= 16384
       AND pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)) = $1";
 
-/// The definition of a part as this server would write it, were it given as text; `None` for what is no query. The author and
-/// the settings are the caller's to see to.
-pub fn reworded(part: &Part) -> Option<String> {
-    match part.kind.as_str() {
+/// A definition of a part as this server would write it, were it given as text; `None` for what is no query, and for what must
+/// not be read in the author's name. The author and the settings are the caller's to see to.
+pub fn reworded(definition: &str, of: &Part, path: &str) -> Option<String> {
+    if !of.is_called {
+        return None;
+    }
+    match of.kind.as_str() {
         "query" | "view" => {
-            let select = Select::read(&part.definition).ok()?;
+            let select = Select::read(definition).ok()?;
             Some(canonical::text(select.analysed()))
         }
         "function" => {
             let found = in_catalog(|| {
-                let oid = spi::latest(BY_NAME, &[part.name.as_str().into()], |row| row.at::<pg_sys::Oid>(1));
+                let oid = spi::latest(BY_NAME, &[of.name.as_str().into()], |row| row.at::<pg_sys::Oid>(1));
                 let oid = oid.into_iter().next()?;
                 spi::latest(FUNCTION, &[oid.into()], Function::decode)
                     .into_iter()
@@ -101,8 +172,9 @@ pub fn reworded(part: &Part) -> Option<String> {
                     .map(|found| (oid, found))
             });
             let (oid, function) = found.filter(|(_, function)| function.is_sql)?;
-            let body = part.definition.strip_prefix(&function.header)?;
-            let queries = Author::Role(function.owner).run(|| unsafe { analysed(oid, body) });
+            let body = definition.strip_prefix(&function.header)?;
+            let path = function.path.unwrap_or_else(|| settings::with_temporary_last(path));
+            let queries = settings::for_query("UTC", &path, || unsafe { analysed(oid, body) })?;
             let texts: Vec<String> = queries.into_iter().map(|query| canonical::text(query)).collect();
             Some(texts.join("; "))
         }
@@ -115,34 +187,24 @@ pub fn is_builtin(oid: pg_sys::Oid) -> bool {
     u32::from(oid) < pg_sys::FirstNormalObjectId
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn visit_function(function: pg_sys::Oid, reach: *mut c_void) -> bool {
-    unsafe { &mut *reach.cast::<Reach>() }.function(function);
-    false
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn visit(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
-    unsafe {
-        if node.is_null() {
-            return false;
-        }
-        (*context.cast::<Reach>()).node(node);
-        if is(node, pg_sys::NodeTag::T_Query) {
-            let flags = pg_sys::QTW_EXAMINE_RTES_BEFORE | pg_sys::QTW_EXAMINE_SORTGROUP;
-            return pg_sys::query_tree_walker(node.cast(), Some(visit), context, flags as i32);
-        }
-        if is(node, pg_sys::NodeTag::T_RangeTblEntry) {
-            return false;
-        }
-        pg_sys::check_functions_in_node(node, Some(visit_function), context);
-        pg_sys::expression_tree_walker(node, Some(visit), context)
-    }
-}
-
 impl Reach {
     fn walk(&mut self, node: *mut pg_sys::Node) {
-        unsafe { visit(node, (self as *mut Self).cast()) };
+        let flags = pg_sys::QTW_EXAMINE_RTES_BEFORE
+            | pg_sys::QTW_EXAMINE_SORTGROUP
+            // They hold all columns of what is joined, whether or not they are read.
+            | pg_sys::QTW_IGNORE_JOINALIASES;
+        let mut pending = vec![node];
+        while let Some(node) = pending.pop() {
+            if node.is_null() {
+                continue;
+            }
+            unsafe {
+                self.node(node);
+                pending.extend(merged(node));
+                walk::functions(node).into_iter().for_each(|function| self.function(function));
+                pending.extend(walk::children(node, flags));
+            }
+        }
     }
 
     /// Walks an expression that a catalog holds as text.
@@ -151,9 +213,23 @@ impl Reach {
         self.walk(unsafe { pg_sys::stringToNode(text.as_ptr()).cast() });
     }
 
+    /// Does something in which texts of functions are read in another way.
+    fn reading<T>(&mut self, reading: Reading, f: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.reading, reading);
+        let result = f(self);
+        self.reading = before;
+        result
+    }
+
+    fn found(&mut self, object: Object) {
+        let found = if self.reading.is_called { &mut self.called } else { &mut self.named };
+        found.insert((object, self.reading.path.clone()));
+    }
+
     fn function(&mut self, oid: pg_sys::Oid) {
-        if oid != pg_sys::InvalidOid && !is_builtin(oid) && self.functions.insert(oid.into()) {
-            self.pending.push(Object::Function(oid));
+        let object = Object::Function(oid.into());
+        if oid != pg_sys::InvalidOid && !is_builtin(oid) && !self.entered.contains(&object) {
+            self.found(object);
         }
     }
 
@@ -163,20 +239,38 @@ impl Reach {
         }
     }
 
+    /// An operator that sorts, and what really compares then.
+    fn sorting(&mut self, oid: pg_sys::Oid) {
+        self.operator(oid);
+        if oid == pg_sys::InvalidOid || is_builtin(oid) {
+            return;
+        }
+        let (mut family, mut input) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+        let mut strategy = Default::default();
+        unsafe {
+            if pg_sys::get_ordering_op_properties(oid, &mut family, &mut input, &mut strategy) {
+                self.function(pg_sys::get_opfamily_proc(family, input, input, COMPARING));
+            }
+        }
+    }
+
     fn relation(&mut self, oid: pg_sys::Oid, columns: impl IntoIterator<Item = i16>) {
         if is_builtin(oid) {
             return;
         }
-        let known = self.relations.contains_key(&u32::from(oid));
-        self.relations.entry(oid.into()).or_default().extend(columns);
-        if !known {
-            self.pending.push(Object::Relation(oid));
+        let number = u32::from(oid);
+        let known = self.relations.entry(number).or_default();
+        let fresh: Columns = columns.into_iter().filter(|column| known.insert(*column)).collect();
+        if !fresh.is_empty() || !self.entered.contains(&Object::Relation(number)) {
+            self.fresh.entry(number).or_default().extend(fresh);
+            self.found(Object::Relation(number));
         }
     }
 
     fn data_type(&mut self, oid: pg_sys::Oid) {
-        if oid != pg_sys::InvalidOid && !is_builtin(oid) && self.types.insert(oid.into()) {
-            self.pending.push(Object::Type(oid));
+        let object = Object::Type(oid.into());
+        if oid != pg_sys::InvalidOid && !is_builtin(oid) && !self.entered.contains(&object) {
+            self.found(object);
         }
     }
 
@@ -194,20 +288,42 @@ impl Reach {
                 T::T_SortGroupClause => {
                     let clause: *mut pg_sys::SortGroupClause = node.cast();
                     self.operator((*clause).eqop);
-                    self.operator((*clause).sortop);
+                    self.sorting((*clause).sortop);
                 }
-                T::T_Const => self.data_type((*node.cast::<pg_sys::Const>()).consttype),
-                T::T_FuncExpr => self.data_type((*node.cast::<pg_sys::FuncExpr>()).funcresulttype),
-                T::T_Aggref => self.data_type((*node.cast::<pg_sys::Aggref>()).aggtype),
-                T::T_RelabelType => self.data_type((*node.cast::<pg_sys::RelabelType>()).resulttype),
-                T::T_CoerceViaIO => self.data_type((*node.cast::<pg_sys::CoerceViaIO>()).resulttype),
-                T::T_ArrayCoerceExpr => self.data_type((*node.cast::<pg_sys::ArrayCoerceExpr>()).resulttype),
-                T::T_CoerceToDomain => self.data_type((*node.cast::<pg_sys::CoerceToDomain>()).resulttype),
-                T::T_RowExpr => self.data_type((*node.cast::<pg_sys::RowExpr>()).row_typeid),
                 T::T_CollateExpr => self.collation((*node.cast::<pg_sys::CollateExpr>()).collOid),
+                T::T_Const => self.constant(node.cast()),
+                T::T_Var => self.collation((*node.cast::<pg_sys::Var>()).varcollid),
+                T::T_RangeTblFunction => {
+                    let function: *mut pg_sys::RangeTblFunction = node.cast();
+                    self.oids((*function).funccoltypes, Self::data_type);
+                    self.oids((*function).funccolcollations, Self::collation);
+                }
+                T::T_TableFunc => {
+                    let function: *mut pg_sys::TableFunc = node.cast();
+                    self.oids((*function).coltypes, Self::data_type);
+                    self.oids((*function).colcollations, Self::collation);
+                }
                 _ => {}
             }
+            if has_type((*node).type_) {
+                self.data_type(pg_sys::exprType(node));
+            }
         }
+    }
+
+    unsafe fn constant(&mut self, constant: *mut pg_sys::Const) {
+        let constant = unsafe { &*constant };
+        if constant.consttype == pg_sys::REGCONFIGOID && !constant.constisnull {
+            let oid = pg_sys::Oid::from(constant.constvalue.value() as u32);
+            if !is_builtin(oid) {
+                self.configurations.insert(oid.into());
+            }
+        }
+    }
+
+    unsafe fn oids(&mut self, list: *mut pg_sys::List, f: fn(&mut Self, pg_sys::Oid)) {
+        let count = each_count(list);
+        (0..count).for_each(|place| f(self, unsafe { pg_sys::list_nth_oid(list, place) }));
     }
 
     /// The tables of a query with the columns that it reads.
@@ -229,16 +345,26 @@ impl Reach {
         }
     }
 
-    fn enter_relation(&mut self, oid: pg_sys::Oid) {
-        for expression in expressions(RELATION_EXPRESSIONS, oid) {
-            self.walk_stored(&expression);
-        }
-        for (type_oid, collation) in column_types(oid) {
-            self.data_type(type_oid);
-            self.collation(collation);
-        }
-        if let Some(query) = view_query(oid) {
-            self.parts.push(Part::new("view", quote::relation(oid), canonical::text(query)));
+    fn enter_relation(&mut self, oid: pg_sys::Oid, is_first: bool) {
+        let fresh: Vec<i64> = self.fresh.remove(&oid.into()).into_iter().flatten().map(i64::from).collect();
+        let named = self.reading.named();
+        // They may never run as who reads the table.
+        self.reading(named, |this| {
+            let args = || [oid.into(), fresh.clone().into()];
+            let types = in_catalog(|| {
+                spi::latest(COLUMN_TYPES, &args(), |row| (row.at::<pg_sys::Oid>(1), row.at::<pg_sys::Oid>(2)))
+            });
+            for (type_oid, collation) in types {
+                this.data_type(type_oid);
+                this.collation(collation);
+            }
+            let computed = in_catalog(|| spi::latest(COMPUTED, &args(), |row| row.at::<String>(1)));
+            let policies = if is_first { expressions(POLICIES, oid) } else { vec![] };
+            computed.iter().chain(&policies).for_each(|expression| this.walk_stored(expression));
+        });
+        if is_first && let Some(query) = view_query(oid) {
+            let part = Part::new("view", quote::relation(oid), canonical::text(query));
+            self.views.insert(oid.into(), part.called(self.reading.is_called));
             self.walk(query.cast());
         }
     }
@@ -250,62 +376,117 @@ impl Reach {
                 (part, row.at::<Vec<pg_sys::Oid>>(3), row.get::<pg_sys::Oid>(4), row.at::<bool>(5))
             })
         });
-        for (part, inner, relation, is_listed) in found {
-            inner.into_iter().for_each(|inner| self.data_type(inner));
-            relation.into_iter().for_each(|relation| self.relation(relation, [0]));
-            if is_listed {
-                self.parts.push(part);
+        let named = self.reading.named();
+        self.reading(named, |this| {
+            for (part, inner, relation, is_listed) in found {
+                inner.into_iter().for_each(|inner| this.data_type(inner));
+                relation.into_iter().for_each(|relation| this.relation(relation, [0]));
+                if is_listed {
+                    this.parts.push(part);
+                }
             }
-        }
-        for expression in expressions(TYPE_EXPRESSIONS, oid) {
-            self.walk_stored(&expression);
-        }
+            for expression in expressions(TYPE_EXPRESSIONS, oid) {
+                this.walk_stored(&expression);
+            }
+        });
     }
 
-    fn enter_function(&mut self, oid: pg_sys::Oid, path: &str) {
-        let Body { function, queries, path } = body_of(oid, path);
+    fn enter_function(&mut self, oid: pg_sys::Oid) {
+        let Body { function, queries, reading } = body_of(oid, &self.reading);
         let Some(function) = function else { return };
-        function.inner.iter().for_each(|inner| self.function(*inner));
         function.types.iter().for_each(|inner| self.data_type(*inner));
         function.stored.iter().for_each(|expression| self.walk_stored(expression));
         self.reads_path |= function.source.is_some() && function.path.is_none();
-        let body = match (queries, &function.source) {
-            (Some(queries), _) => queries
-                .into_iter()
-                .map(|query| {
-                    self.walk(query.cast());
-                    canonical::text(query)
-                })
-                .collect::<Vec<_>>()
-                .join("; "),
-            (None, Some(source)) => self.enter_names(source, &path),
-            (None, None) => String::new(),
-        };
+        let is_called = reading.is_called && queries.is_some();
+        let body = self.reading(reading, |this| {
+            function.inner.iter().for_each(|inner| this.function(*inner));
+            match (queries, &function.source) {
+                (Some(queries), _) => queries
+                    .into_iter()
+                    .map(|query| {
+                        this.walk(query.cast());
+                        canonical::text(query)
+                    })
+                    .collect::<Vec<_>>()
+                    .join("; "),
+                (None, Some(source)) => this.enter_names(source),
+                (None, None) => String::new(),
+            }
+        });
         let definition = format!("{} {body}", function.header);
-        self.parts.push(Part::new("function", function.name, definition.trim()));
+        self.parts.push(Part::new("function", function.name, definition.trim()).called(is_called));
     }
 
     /// A body of which only the text is known.
-    fn enter_names(&mut self, source: &str, path: &str) -> String {
+    fn enter_names(&mut self, source: &str) -> String {
         let tokens = tokens(source);
-        let names: Vec<String> = tokens
-            .iter()
-            .filter_map(|token| match token {
-                Token::Name(name) => Some(name.clone()),
-                Token::Other(_) => None,
-            })
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect();
-        let found = named(names, path);
-        for (is_function, oid) in found {
-            match is_function {
-                true => self.function(oid),
-                false => self.relation(oid, [0]),
+        let path = self.reading.path.clone();
+        let named = self.reading.named();
+        self.reading(named, |this| {
+            for object in named_by(&tokens, &path) {
+                match object {
+                    Object::Function(oid) => this.function(oid.into()),
+                    Object::Relation(oid) => this.relation(oid.into(), [0]),
+                    Object::Type(oid) => this.data_type(oid.into()),
+                }
             }
-        }
+        });
         tokens.iter().map(Token::text).collect::<Vec<_>>().join(" ")
     }
+}
+
+fn each_count(list: *mut pg_sys::List) -> i32 {
+    if list.is_null() { 0 } else { unsafe { (*list).length } }
+}
+
+/// What a join merges of columns (USING): all else that it gives are columns as they are.
+unsafe fn merged(node: *mut pg_sys::Node) -> Vec<*mut pg_sys::Node> {
+    unsafe {
+        let range: *mut pg_sys::RangeTblEntry = node.cast();
+        if !is(node, pg_sys::NodeTag::T_RangeTblEntry) || (*range).rtekind != pg_sys::RTEKind::RTE_JOIN {
+            return vec![];
+        }
+        let columns = each::<pg_sys::Node>((*range).joinaliasvars);
+        columns.filter(|column| !is(*column, pg_sys::NodeTag::T_Var)).collect()
+    }
+}
+
+/// Whether a node is an expression that has a type of its own; the others have that of what is below them.
+fn has_type(tag: pg_sys::NodeTag) -> bool {
+    use pg_sys::NodeTag as T;
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    if tag == T::T_JsonExpr {
+        return true;
+    }
+    #[cfg(not(feature = "pg15"))]
+    if tag == T::T_JsonConstructorExpr {
+        return true;
+    }
+    [
+        T::T_Var,
+        T::T_Const,
+        T::T_Param,
+        T::T_Aggref,
+        T::T_WindowFunc,
+        T::T_SubscriptingRef,
+        T::T_FuncExpr,
+        T::T_OpExpr,
+        T::T_FieldSelect,
+        T::T_FieldStore,
+        T::T_RelabelType,
+        T::T_CoerceViaIO,
+        T::T_ArrayCoerceExpr,
+        T::T_ConvertRowtypeExpr,
+        T::T_CaseExpr,
+        T::T_ArrayExpr,
+        T::T_RowExpr,
+        T::T_CoalesceExpr,
+        T::T_MinMaxExpr,
+        T::T_CoerceToDomain,
+        T::T_CoerceToDomainValue,
+        T::T_SetToDefault,
+    ]
+    .contains(&tag)
 }
 
 /// The query of a view or of a materialized view.
@@ -332,11 +513,31 @@ pub fn in_catalog<T>(f: impl FnOnce() -> T) -> T {
     settings::pinned(|| role::as_ledger(f))
 }
 
-/// Functions (true) and tables (false) of somebody's own that names may stand for.
-pub fn named(names: Vec<String>, path: &str) -> Vec<(bool, pg_sys::Oid)> {
-    settings::for_query("UTC", path, || {
-        role::as_ledger(|| spi::latest(NAMED, &[names.into()], |row| (row.at(1), row.at(2))))
-    })
+/// What of somebody's own the names and operators of a text may stand for.
+pub fn named_by(tokens: &[Token], path: &str) -> Vec<Object> {
+    let mut names = BTreeSet::new();
+    // Operators may be written without blanks between them.
+    let mut operators = String::new();
+    for token in tokens {
+        match token {
+            Token::Name(name) => {
+                names.insert(name.clone());
+                operators.push(' ');
+            }
+            Token::Other(text) if text.contains(|c| !"+-*/<>=~!@#%^&|`?".contains(c)) => operators.push(' '),
+            Token::Other(text) => operators.push_str(text),
+        }
+    }
+    let args = [names.into_iter().collect::<Vec<String>>().into(), operators.as_str().into()];
+    let decode = |row: &spi::Row| {
+        let oid = row.at::<pg_sys::Oid>(2).into();
+        match row.at::<String>(1).as_str() {
+            "function" => Object::Function(oid),
+            "table" => Object::Relation(oid),
+            _ => Object::Type(oid),
+        }
+    };
+    settings::for_query("UTC", path, || role::as_ledger(|| spi::latest(NAMED, &args, decode)))
 }
 
 #[cfg(feature = "pg15")]
@@ -358,6 +559,7 @@ unsafe fn selected(query: *mut pg_sys::Query, range: *mut pg_sys::RangeTblEntry)
     }
 }
 
+// pgrx does not bind these. They may raise errors: `guarded` makes those Rust's.
 unsafe extern "C-unwind" {
     fn prepare_sql_fn_parse_info(
         function: pg_sys::HeapTuple,
@@ -369,25 +571,25 @@ unsafe extern "C-unwind" {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn set_up(state: *mut pg_sys::ParseState, info: *mut c_void) {
-    unsafe { sql_fn_parser_setup(state, info) };
+    unsafe { guarded(|| sql_fn_parser_setup(state, info)) };
 }
 
-/// The queries of an SQL function's text, in which its parameters stand by their names.
-unsafe fn analysed(function: pg_sys::Oid, source: &str) -> Vec<*mut pg_sys::Query> {
+/// The queries of an SQL function's text, in which its parameters stand by their names; `None` where it has other commands.
+unsafe fn analysed(function: pg_sys::Oid, source: &str) -> Option<Vec<*mut pg_sys::Query>> {
     unsafe {
-        let tuple = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::PROCOID as i32,
-            pg_sys::Datum::from(function),
-        );
-        let info = prepare_sql_fn_parse_info(tuple, std::ptr::null_mut(), pg_sys::InvalidOid);
+        let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
+        let tuple = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(function));
+        // A polymorphic one has types only where it is called (42804).
+        let info = guarded(|| prepare_sql_fn_parse_info(tuple, std::ptr::null_mut(), pg_sys::InvalidOid));
         let text = quote::c_string(source);
-        let queries = each::<pg_sys::RawStmt>(pg_sys::pg_parse_query(text.as_ptr()))
+        let queries: Vec<*mut pg_sys::Query> = each::<pg_sys::RawStmt>(pg_sys::pg_parse_query(text.as_ptr()))
             .map(|raw| {
                 pg_sys::parse_analyze_withcb(raw, text.as_ptr(), Some(set_up), info, std::ptr::null_mut())
             })
             .collect();
         pg_sys::ReleaseSysCache(tuple);
-        queries
+        let is_query = |query: &*mut pg_sys::Query| (**query).commandType != pg_sys::CmdType::CMD_UTILITY;
+        queries.iter().all(is_query).then_some(queries)
     }
 }
 
@@ -397,20 +599,18 @@ pub struct Body {
     pub function: Option<Function>,
     /// The queries of an SQL function's body; `None` where it has none, or they cannot be analysed by themselves.
     pub queries: Option<Vec<*mut pg_sys::Query>>,
-    /// The `search_path` under which its text is read.
-    pub path: String,
+    /// How what it calls is read.
+    pub reading: Reading,
 }
 
-/// Reads a function. `path` is the `search_path` of whoever calls it.
-///
-/// To read the constants in a body that is analysed when it is called may run checks of domains, as whoever wrote it: it may
-/// only share its name with what is called.
-pub fn body_of(oid: pg_sys::Oid, path: &str) -> Body {
+/// Reads a function.
+pub fn body_of(oid: pg_sys::Oid, reading: &Reading) -> Body {
     let found = in_catalog(|| spi::latest(FUNCTION, &[oid.into()], Function::decode));
     let Some(function) = found.into_iter().next() else {
-        return Body { function: None, queries: None, path: path.to_owned() };
+        return Body { function: None, queries: None, reading: reading.clone() };
     };
-    let path = function.path.clone().unwrap_or_else(|| settings::with_temporary_last(path));
+    let path = function.path.as_deref().map_or_else(|| reading.path.clone(), Into::into);
+    let is_called = reading.is_called && function.definer.is_none_or(|definer| definer == role::caller());
     let queries = match (&function.source, &function.body) {
         // It was analysed when the function was made.
         (_, Some(body)) => {
@@ -419,13 +619,17 @@ pub fn body_of(oid: pg_sys::Oid, path: &str) -> Body {
             queries_in(unsafe { pg_sys::stringToNode(body.as_ptr()).cast() }, &mut queries);
             Some(queries)
         }
-        (Some(source), None) if function.is_sql => {
+        (Some(source), None) if function.is_sql && is_called => {
             let analyse = || settings::for_query("UTC", &path, || unsafe { analysed(oid, source) });
-            subtransaction::attempt(|| Author::Role(function.owner).run(analyse)).ok()
+            match subtransaction::attempt(analyse) {
+                Ok(queries) => queries,
+                Err(caught) if subtransaction::is_accident(&caught) => caught.rethrow(),
+                Err(_) => None,
+            }
         }
         _ => None,
     };
-    Body { function: Some(function), queries, path }
+    Body { function: Some(function), queries, reading: Reading { path, is_called } }
 }
 
 /// Queries in lists of any depth.
@@ -444,7 +648,7 @@ pub struct Function {
     pub name: String,
     /// All that counts but the body.
     header: String,
-    is_sql: bool,
+    pub is_sql: bool,
     pub source: Option<String>,
     body: Option<String>,
     /// Expressions, such as the defaults of its arguments.
@@ -454,7 +658,8 @@ pub struct Function {
     /// Functions that an aggregate is made of.
     pub inner: Vec<pg_sys::Oid>,
     types: Vec<pg_sys::Oid>,
-    owner: pg_sys::Oid,
+    /// As whom it runs, if not as whoever calls it.
+    definer: Option<pg_sys::Oid>,
 }
 
 impl Function {
@@ -469,7 +674,7 @@ impl Function {
             path: row.get(7),
             inner: row.at(8),
             types: row.at(9),
-            owner: row.at(10),
+            definer: row.get(10),
         }
     }
 }
@@ -479,14 +684,14 @@ const TYPE: &str = include_str!("../../sql/query/reach_type.sql");
 const TABLE: &str = include_str!("../../sql/query/reach_table.sql");
 const NAMED: &str = include_str!("../../sql/query/reach_named.sql");
 
-/// Expressions that count whenever a table is read: policies, and generated columns that are computed then.
-const RELATION_EXPRESSIONS: &str = "SELECT d.adbin::pg_catalog.text FROM pg_catalog.pg_attrdef d
-    JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-    WHERE d.adrelid = $1 AND a.attgenerated = 'v'
-    UNION ALL
-    SELECT p.polqual::pg_catalog.text FROM pg_catalog.pg_policy p
+const POLICIES: &str = "SELECT p.polqual::pg_catalog.text FROM pg_catalog.pg_policy p
     JOIN pg_catalog.pg_class c ON c.oid = p.polrelid AND c.relrowsecurity
     WHERE p.polrelid = $1 AND p.polcmd IN ('r', '*') AND p.polqual IS NOT NULL";
+
+/// Generated columns that are computed when they are read.
+const COMPUTED: &str = "SELECT d.adbin::pg_catalog.text FROM pg_catalog.pg_attrdef d
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+    WHERE d.adrelid = $1 AND a.attgenerated = 'v' AND (a.attnum = ANY ($2) OR 0 = ANY ($2))";
 
 const TYPE_EXPRESSIONS: &str = "SELECT c.conbin::pg_catalog.text FROM pg_catalog.pg_constraint c
     WHERE c.contypid = $1 AND c.conbin IS NOT NULL";
@@ -496,19 +701,15 @@ fn expressions(sql: &'static str, oid: pg_sys::Oid) -> Vec<String> {
 }
 
 const COLUMN_TYPES: &str = "SELECT a.atttypid, a.attcollation FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND (a.attnum = ANY ($2) OR 0 = ANY ($2))";
 
-fn column_types(oid: pg_sys::Oid) -> Vec<(pg_sys::Oid, pg_sys::Oid)> {
-    in_catalog(|| spi::latest(COLUMN_TYPES, &[oid.into()], |row| (row.at(1), row.at(2))))
-}
-
-/// A table with the columns that are read of it; nothing for a view, which its text tells all about.
-fn table(oid: pg_sys::Oid, columns: &Columns) -> Option<Part> {
+/// A table or a view with the columns that are read of it, and what hides rows of it.
+fn table(oid: pg_sys::Oid, columns: &Columns, hides_rows: bool) -> Option<Part> {
     let columns: Vec<i64> = columns.iter().map(|column| i64::from(*column)).collect();
-    let args = [oid.into(), columns.into()];
-    let found = in_catalog(|| spi::latest(TABLE, &args, |row| row.get::<String>(1)));
-    let definition = found.into_iter().next().flatten()?;
-    Some(Part::new("table", quote::relation(oid), definition))
+    let args = [oid.into(), columns.into(), hides_rows.into()];
+    let found = in_catalog(|| spi::latest(TABLE, &args, |row| (row.at::<String>(1), row.at::<String>(2))));
+    let (kind, definition) = found.into_iter().next()?;
+    (kind == "table" || !definition.is_empty()).then(|| Part::new(&kind, quote::relation(oid), definition))
 }
 
 const COLLATION: &str = "SELECT pg_catalog.format('%I.%I', n.nspname, c.collname),
@@ -519,4 +720,19 @@ const COLLATION: &str = "SELECT pg_catalog.format('%I.%I', n.nspname, c.collname
 fn collations(oid: pg_sys::Oid) -> Option<Part> {
     let decode = |row: &spi::Row| Part::new("collation", row.at::<String>(1), row.at::<String>(2));
     in_catalog(|| spi::latest(COLLATION, &[oid.into()], decode)).into_iter().next()
+}
+
+/// A text search configuration with the dictionaries that it looks words up in.
+const CONFIGURATION: &str = "SELECT pg_catalog.format('%I.%I', n.nspname, c.cfgname), COALESCE((
+        SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', m.maptokentype, d.dictname, t.tmplname, d.dictinitoption), ', '
+                                     ORDER BY m.maptokentype, m.mapseqno)
+        FROM pg_catalog.pg_ts_config_map m
+        JOIN pg_catalog.pg_ts_dict d ON d.oid = m.mapdict
+        JOIN pg_catalog.pg_ts_template t ON t.oid = d.dicttemplate
+        WHERE m.mapcfg = c.oid), '')
+    FROM pg_catalog.pg_ts_config c JOIN pg_catalog.pg_namespace n ON n.oid = c.cfgnamespace WHERE c.oid = $1";
+
+fn configurations(oid: pg_sys::Oid) -> Option<Part> {
+    let decode = |row: &spi::Row| Part::new("text search", row.at::<String>(1), row.at::<String>(2));
+    in_catalog(|| spi::latest(CONFIGURATION, &[oid.into()], decode)).into_iter().next()
 }

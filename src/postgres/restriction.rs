@@ -6,12 +6,12 @@
 //! reached at all, and an audit of rows outside the window runs at each publication anyway.
 
 use crate::postgres::canonical::{each, is};
-use crate::postgres::reach::{self, is_builtin};
+use crate::postgres::reach::{self, Reading, is_builtin};
+use crate::postgres::walk;
+use pgrx::pg_sys;
 use pgrx::pg_sys::NodeTag as T;
-use pgrx::{pg_guard, pg_sys};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::{CStr, c_void};
-use std::rc::Rc;
+use std::ffi::CStr;
 
 /// From which sides something is bounded.
 pub type Bounds = u8;
@@ -53,8 +53,8 @@ struct Level {
 pub struct Scope {
     levels: Vec<Level>,
     parameters: Vec<Bounds>,
-    /// The `search_path` under which the texts of functions are read.
-    path: Rc<str>,
+    /// How the texts of functions are read.
+    reading: Reading,
     /// How the columns of CTEs are bounded, by their queries.
     known: HashMap<usize, Vec<Bounds>>,
 }
@@ -132,8 +132,6 @@ unsafe fn cte_of(query: Query, range: Range) -> Option<*mut pg_sys::CommonTableE
 /// What an expression is made of.
 struct Collected<'a> {
     scope: &'a mut Scope,
-    /// The level whose ranges unqualified columns are of.
-    base: usize,
     columns: BTreeSet<Column>,
     fixed: Vec<Bounds>,
     is_opaque: bool,
@@ -141,49 +139,6 @@ struct Collected<'a> {
     is_lax: bool,
     /// Whether it is computed over many rows.
     is_computed: bool,
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn collect(node: *mut pg_sys::Node, context: *mut c_void) -> bool {
-    unsafe {
-        if node.is_null() {
-            return false;
-        }
-        let this = &mut *context.cast::<Collected>();
-        match (*node).type_ {
-            T::T_Var => this.variable(node.cast()),
-            T::T_Param => {
-                let parameter: *mut pg_sys::Param = node.cast();
-                match (*parameter).paramkind {
-                    pg_sys::ParamKind::PARAM_EXTERN => {
-                        let bounds = this.scope.parameters.get((*parameter).paramid as usize - 1);
-                        this.fixed.push(bounds.copied().unwrap_or(0));
-                    }
-                    _ => this.is_opaque = true,
-                }
-            }
-            T::T_SubLink => {
-                let link: *mut pg_sys::SubLink = node.cast();
-                let is_value = (*link).subLinkType == pg_sys::SubLinkType::EXPR_SUBLINK;
-                if is_value && this.base + 1 == this.scope.levels.len() {
-                    let outputs = this.scope.outputs((*link).subselect.cast());
-                    this.fixed.push(outputs.first().copied().unwrap_or(0));
-                } else {
-                    this.is_opaque = true;
-                }
-            }
-            _ => {
-                match (*node).type_ {
-                    T::T_Aggref | T::T_WindowFunc => this.is_computed = true,
-                    T::T_CoalesceExpr | T::T_CaseExpr | T::T_MinMaxExpr => this.is_lax = true,
-                    T::T_FuncExpr => this.is_opaque |= is_part(node.cast()),
-                    _ => {}
-                }
-                return pg_sys::expression_tree_walker(node, Some(collect), context);
-            }
-        }
-        false
-    }
 }
 
 /// Whether a call gives a part of a time that comes again, as its hour.
@@ -220,24 +175,70 @@ pub unsafe fn constant_text(node: *mut pg_sys::Node) -> Option<String> {
 }
 
 impl Collected<'_> {
-    unsafe fn variable(&mut self, variable: *mut pg_sys::Var) {
+    unsafe fn collect(&mut self, node: *mut pg_sys::Node) {
+        // With each node the level whose ranges its unqualified columns are of.
+        let mut pending = vec![(node, self.scope.levels.len().saturating_sub(1))];
+        while let Some((node, base)) = pending.pop() {
+            if node.is_null() {
+                continue;
+            }
+            unsafe {
+                match (*node).type_ {
+                    T::T_Var => pending.extend(self.variable(node.cast(), base)),
+                    T::T_Param => {
+                        let parameter: *mut pg_sys::Param = node.cast();
+                        match (*parameter).paramkind {
+                            pg_sys::ParamKind::PARAM_EXTERN => {
+                                let bounds = self.scope.parameters.get((*parameter).paramid as usize - 1);
+                                self.fixed.push(bounds.copied().unwrap_or(0));
+                            }
+                            _ => self.is_opaque = true,
+                        }
+                    }
+                    T::T_SubLink => {
+                        let link: *mut pg_sys::SubLink = node.cast();
+                        let is_value = (*link).subLinkType == pg_sys::SubLinkType::EXPR_SUBLINK;
+                        if is_value && base + 1 == self.scope.levels.len() {
+                            let outputs = self.scope.outputs((*link).subselect.cast());
+                            self.fixed.push(outputs.first().copied().unwrap_or(0));
+                        } else {
+                            self.is_opaque = true;
+                        }
+                    }
+                    tag => {
+                        match tag {
+                            T::T_Aggref | T::T_WindowFunc => self.is_computed = true,
+                            T::T_CoalesceExpr | T::T_CaseExpr | T::T_MinMaxExpr => self.is_lax = true,
+                            T::T_FuncExpr => self.is_opaque |= is_part(node.cast()),
+                            _ => {}
+                        }
+                        pending.extend(walk::children(node, 0).into_iter().map(|child| (child, base)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a column, or answers what it stands for.
+    unsafe fn variable(
+        &mut self,
+        variable: *mut pg_sys::Var,
+        base: usize,
+    ) -> Option<(*mut pg_sys::Node, usize)> {
         unsafe {
             let up = (*variable).varlevelsup as usize;
-            let Some(level) = self.base.checked_sub(up).filter(|level| *level < self.scope.levels.len())
-            else {
+            let Some(level) = base.checked_sub(up).filter(|level| *level < self.scope.levels.len()) else {
                 self.is_opaque = true;
-                return;
+                return None;
             };
             let query = self.scope.levels[level].query;
             let range = range_of(query, (*variable).varno);
             if let Some(inner) = alias_of(range, (*variable).varattno) {
-                let base = std::mem::replace(&mut self.base, level);
-                collect(inner, (self as *mut Self).cast());
-                self.base = base;
-                return;
+                return Some((inner, level));
             }
             let attribute = (*variable).varattno.max(0);
             self.columns.insert(Column { level, range: (*variable).varno, attribute });
+            None
         }
     }
 }
@@ -257,8 +258,8 @@ unsafe fn alias_of(range: Range, attribute: i16) -> Option<*mut pg_sys::Node> {
 
 impl Scope {
     /// A query that stands by itself, with parameters that are bounded so.
-    pub fn new(parameters: Vec<Bounds>, path: Rc<str>) -> Self {
-        Self { levels: vec![], parameters, path, known: HashMap::new() }
+    pub fn new(parameters: Vec<Bounds>, reading: Reading) -> Self {
+        Self { levels: vec![], parameters, reading, known: HashMap::new() }
     }
 
     fn top(&self) -> usize {
@@ -266,17 +267,15 @@ impl Scope {
     }
 
     fn collected(&mut self, node: *mut pg_sys::Node) -> Collected<'_> {
-        let base = self.levels.len().saturating_sub(1);
         let mut collected = Collected {
             scope: self,
-            base,
             columns: BTreeSet::new(),
             fixed: vec![],
             is_opaque: false,
             is_lax: false,
             is_computed: false,
         };
-        unsafe { collect(node, (&raw mut collected).cast()) };
+        unsafe { collected.collect(node) };
         collected
     }
 
@@ -491,6 +490,8 @@ impl Scope {
 
     /// Goes into a query: a condition on what it gives bounds it too.
     pub fn enter(&mut self, query: Query, demanded: &[Bounds]) {
+        // Queries in queries call this again.
+        unsafe { pg_sys::check_stack_depth() };
         self.levels.push(Level { query, bounds: BTreeMap::new() });
         let mut flows = vec![];
         unsafe {
@@ -586,10 +587,10 @@ impl Scope {
                 return vec![];
             }
             let call: *mut pg_sys::FuncExpr = call.cast();
-            let queries = reach::body_of((*call).funcid, &self.path).queries;
+            let reach::Body { queries, reading, .. } = reach::body_of((*call).funcid, &self.reading);
             let Some(last) = queries.as_deref().and_then(<[Query]>::last) else { return vec![] };
             let arguments = self.arguments(call);
-            Self::new(arguments, self.path.clone()).outputs(*last)
+            Self::new(arguments, reading).outputs(*last)
         }
     }
 
@@ -634,6 +635,7 @@ impl Scope {
             if quals.is_null() {
                 return ranges;
             }
+            pg_sys::check_stack_depth();
             match (*quals).type_ {
                 T::T_BoolExpr
                     if (*quals.cast::<pg_sys::BoolExpr>()).boolop == pg_sys::BoolExprType::AND_EXPR =>
@@ -664,6 +666,7 @@ impl Scope {
             if node.is_null() {
                 return;
             }
+            pg_sys::check_stack_depth();
             match (*node).type_ {
                 T::T_FromExpr => {
                     let from: *mut pg_sys::FromExpr = node.cast();
@@ -712,6 +715,7 @@ impl Scope {
             if node.is_null() {
                 return;
             }
+            pg_sys::check_stack_depth();
             match (*node).type_ {
                 T::T_BoolExpr => self.logic(node.cast(), flows),
                 T::T_OpExpr => {

@@ -1,7 +1,9 @@
 //! Trying something that may fail without losing the transaction.
 
+use crate::error;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgTryBuilder, pg_sys};
+use std::ffi::c_int;
 use std::panic::AssertUnwindSafe;
 
 /// Runs `f` in a subtransaction: committed with its value, or rolled back with whatever error ended it.
@@ -23,4 +25,26 @@ pub fn attempt<T>(f: impl FnOnce() -> T) -> Result<T, CaughtError> {
         pg_sys::CurrentResourceOwner = owner;
         result
     }
+}
+
+fn is_of(caught: &CaughtError, classes: &[&str]) -> bool {
+    match caught {
+        CaughtError::PostgresError(report) => {
+            let class = error::class(report.sql_error_code() as c_int);
+            classes.iter().any(|one| error::pack(one) == class)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the call was ended, or came at a bad moment: nothing is learned of what was tried.
+pub fn is_passing(caught: &CaughtError) -> bool {
+    is_of(caught, &["40", "53", "57", "58"])
+}
+
+/// Whether an error depends on more than what was tried: also on locks, on the session's limits, on a fault of the server.
+pub fn is_accident(caught: &CaughtError) -> bool {
+    !matches!(caught, CaughtError::PostgresError(_))
+        || is_passing(caught)
+        || is_of(caught, &["25", "54", "55", "XX"])
 }
