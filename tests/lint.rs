@@ -155,3 +155,68 @@ fn a_default_of_the_target_counts_as_soon_as_it_is_there() {
     session.run("SELECT pipeline_define('outside', '1 day', '2024-01-01')");
     assert!(session.lines("SELECT rule FROM pipeline_lint('outside')").is_empty());
 }
+
+/// Something that stands in itself so many times.
+fn nested(depth: usize, innermost: &str, around: impl Fn(usize, &str) -> String) -> String {
+    (0..depth).fold(innermost.to_owned(), |inner, level| around(level, &inner))
+}
+
+/// Each level is looked at several times. If each of these looks went through all that is below, none would come to an end.
+#[test]
+fn what_is_looked_at_does_not_double_with_each_level() {
+    let (_database, mut session) = world();
+    let depth = 40;
+    let scalar = nested(depth, "$1", |_, inner| {
+        format!("(SELECT max(s.at) FROM sales s WHERE s.at >= {inner} AND s.at < $2)")
+    });
+    let correlated = nested(depth, "s.at", |level, inner| {
+        format!(
+            "(SELECT max(r{level}.at) FROM refunds r{level} WHERE r{level}.at >= {inner} AND r{level}.at <= s.at)"
+        )
+    });
+    let joined = |level: usize| {
+        format!(
+            "CREATE FUNCTION moments_{level}(timestamptz, timestamptz) RETURNS SETOF timestamptz STABLE LANGUAGE sql AS
+             'SELECT a FROM moments_{0}($1, $2) a JOIN moments_{0}($1, $2) b ON a = b'",
+            level - 1
+        )
+    };
+    session.run(
+        "CREATE FUNCTION moments_0(timestamptz, timestamptz) RETURNS SETOF timestamptz STABLE LANGUAGE sql AS
+         'SELECT s.at FROM sales s WHERE s.at >= $1 AND s.at < $2'",
+    );
+    (1..=depth).for_each(|level| session.run(&joined(level)));
+    // It calls itself.
+    session.run(
+        &joined(1)
+            .replacen("CREATE", "CREATE OR REPLACE", 1)
+            .replace("moments_0($1, $2) b", "moments_1($1, $2) b"),
+    );
+    for query in [
+        format!("SELECT $1, count(*) FROM sales s WHERE s.at >= {scalar} AND s.at < $2"),
+        // What the outermost query says of its column counts at each level.
+        format!(
+            "SELECT s.at, {correlated} FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at > {correlated}"
+        ),
+        format!("SELECT m, 1 FROM moments_{depth}($1, $2) m"),
+    ] {
+        session.run(&definition(&query, ", on_impure => 'allow'"));
+        let found = session.lines("SELECT rule || ' ' || object FROM pipeline_lint('daily')");
+        assert_eq!(found, [""; 0], "{query}");
+    }
+}
+
+/// Columns that are equal in a chain, below many levels that have no tables: a look that takes minutes, and no look into
+/// the catalog meanwhile.
+#[test]
+fn a_look_can_be_cancelled() {
+    let (_database, mut session) = world();
+    let columns: Vec<String> = (0..600).map(|column| format!("c{column}")).collect();
+    session.run(&format!("CREATE TABLE wide ({} timestamptz)", columns.join(" timestamptz, ")));
+    let chain: Vec<String> = columns.windows(2).map(|pair| format!("{} = {}", pair[0], pair[1])).collect();
+    let chain = format!("SELECT c0 FROM wide WHERE {} AND c599 >= $1 AND c599 < $2", chain.join(" AND "));
+    let deep = nested(300, &chain, |level, inner| format!("SELECT * FROM ({inner}) x{level}"));
+    session.run(&definition(&format!("SELECT y.c0, 1 FROM ({deep}) y"), ", on_impure => 'allow'"));
+    session.run("SET statement_timeout = '1s'");
+    assert_sqlstate!(session.try_run("SELECT count(*) FROM pipeline_lint('daily')"), "57014");
+}

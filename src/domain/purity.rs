@@ -292,11 +292,18 @@ pub fn tables_of_text(tokens: &[Token]) -> Vec<(Option<String>, String)> {
         .collect()
 }
 
-/// Whether a literal, with its quotes, reads as a moment of the clock where a date or a time is expected.
+/// Whether a literal, with its quotes, reads as a moment of the clock where a date or a time is expected: it has no other
+/// words, as those of a message.
 pub fn is_clock_literal(literal: &str) -> bool {
     let inner = literal.trim_start_matches(['e', 'E']);
     let inner = inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\'')).unwrap_or("");
-    names_the_clock(inner)
+    let mut words = inner.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let is_of_time = |word: &str| {
+        let word = word.to_lowercase();
+        let known = ["allballs", "z", "utc", "am", "pm", "infinity"].contains(&word.as_str());
+        known || names_the_clock(&word) || word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    names_the_clock(inner) && words.all(is_of_time)
 }
 
 /// Whether the text of a date or time, or of a range or an array of them, holds a word that stands for the clock.

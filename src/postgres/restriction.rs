@@ -10,8 +10,10 @@ use crate::postgres::reach::{self, Reading, is_builtin};
 use crate::postgres::walk;
 use pgrx::pg_sys;
 use pgrx::pg_sys::NodeTag as T;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::CStr;
+use std::rc::Rc;
 
 /// From which sides something is bounded.
 pub type Bounds = u8;
@@ -55,9 +57,14 @@ pub struct Scope {
     parameters: Vec<Bounds>,
     /// How the texts of functions are read.
     reading: Reading,
-    /// How the columns of CTEs are bounded, by their queries.
+    /// How the columns that queries give are bounded, by their addresses: an expression is looked at more than once, and so
+    /// would be the subqueries in it, at each depth again. It holds while the queries around them stay as they are.
     known: HashMap<usize, Vec<Bounds>>,
+    /// The same of functions, by how they are read and their arguments bounded.
+    bodies: Rc<RefCell<HashMap<Call, Vec<Bounds>>>>,
 }
+
+type Call = (pg_sys::Oid, Rc<str>, bool, Vec<Bounds>);
 
 /// The range with that number.
 pub unsafe fn range_of(query: Query, number: i32) -> Range {
@@ -197,7 +204,9 @@ impl Collected<'_> {
                     }
                     T::T_SubLink => {
                         let link: *mut pg_sys::SubLink = node.cast();
-                        let is_value = (*link).subLinkType == pg_sys::SubLinkType::EXPR_SUBLINK;
+                        let is_value =
+                            [pg_sys::SubLinkType::EXPR_SUBLINK, pg_sys::SubLinkType::ARRAY_SUBLINK]
+                                .contains(&(*link).subLinkType);
                         if is_value && base + 1 == self.scope.levels.len() {
                             let outputs = self.scope.outputs((*link).subselect.cast());
                             self.fixed.push(outputs.first().copied().unwrap_or(0));
@@ -259,7 +268,7 @@ unsafe fn alias_of(range: Range, attribute: i16) -> Option<*mut pg_sys::Node> {
 impl Scope {
     /// A query that stands by itself, with parameters that are bounded so.
     pub fn new(parameters: Vec<Bounds>, reading: Reading) -> Self {
-        Self { levels: vec![], parameters, reading, known: HashMap::new() }
+        Self { parameters, reading, ..Self::default() }
     }
 
     fn top(&self) -> usize {
@@ -398,6 +407,7 @@ impl Scope {
 
     pub fn leave(&mut self) {
         self.levels.pop();
+        self.known.clear();
     }
 
     /// How the columns that a query gives are bounded by what stands in it.
@@ -406,9 +416,12 @@ impl Scope {
             if (*query).commandType != pg_sys::CmdType::CMD_SELECT {
                 return vec![];
             }
-            self.enter(query, &[]);
+            if let Some(known) = self.known.get(&(query as usize)) {
+                return known.clone();
+            }
+            self.open(query, &[]);
             let arms = arms(query);
-            let outputs = entries(query)
+            let outputs: Vec<Bounds> = entries(query)
                 .iter()
                 .enumerate()
                 .map(|(place, entry)| match arms[..] {
@@ -420,7 +433,8 @@ impl Scope {
                     }
                 })
                 .collect();
-            self.leave();
+            self.levels.pop();
+            self.known.insert(query as usize, outputs.clone());
             outputs
         }
     }
@@ -446,12 +460,7 @@ impl Scope {
             let outputs = self.within_cte(range, |scope, cte| {
                 let query: Query = (*cte).ctequery.cast();
                 if !(*range).self_reference {
-                    if let Some(known) = scope.known.get(&(query as usize)) {
-                        return known.clone();
-                    }
-                    let outputs = scope.outputs(query);
-                    scope.known.insert(query as usize, outputs.clone());
-                    return outputs;
+                    return scope.outputs(query);
                 }
                 // What it is while it is computed: as its first part gives it.
                 let operation: *mut pg_sys::SetOperationStmt = (*query).setOperations.cast();
@@ -461,7 +470,7 @@ impl Scope {
                 let first = (*(*operation).larg.cast::<pg_sys::RangeTblRef>()).rtindex;
                 scope.levels.push(Level { query, bounds: BTreeMap::new() });
                 let outputs = scope.outputs((*range_of(query, first)).subquery);
-                scope.leave();
+                scope.levels.pop();
                 outputs
             });
             outputs.unwrap_or_default()
@@ -490,6 +499,12 @@ impl Scope {
 
     /// Goes into a query: a condition on what it gives bounds it too.
     pub fn enter(&mut self, query: Query, demanded: &[Bounds]) {
+        self.open(query, demanded);
+        self.known.clear();
+    }
+
+    fn open(&mut self, query: Query, demanded: &[Bounds]) {
+        pgrx::check_for_interrupts!();
         // Queries in queries call this again.
         unsafe { pg_sys::check_stack_depth() };
         self.levels.push(Level { query, bounds: BTreeMap::new() });
@@ -500,8 +515,15 @@ impl Scope {
             for (place, range) in ranges.iter().enumerate().filter(|(_, range)| !is_lateral(range)) {
                 self.provide(place as i32 + 1, *range, &mut flows);
             }
-            let strict = self.strict((*(*query).jointree).quals);
+            let having = self.having(query);
+            let mut strict = self.strict((*(*query).jointree).quals);
+            for condition in &having {
+                strict.extend(self.strict(*condition));
+            }
             self.join((*query).jointree.cast(), &strict, &mut flows);
+            for condition in having {
+                self.condition(condition, &mut flows);
+            }
             self.demand(query, demanded, &mut flows);
             self.spread(&flows);
             for (place, range) in ranges.iter().enumerate().filter(|(_, range)| is_lateral(range)) {
@@ -514,6 +536,7 @@ impl Scope {
     fn spread(&mut self, flows: &[Flow]) {
         let top = self.top();
         loop {
+            pgrx::check_for_interrupts!();
             let mut is_changed = false;
             for Flow(from, to, mask) in flows {
                 let given = self.bounds_of_term(from) & mask;
@@ -587,10 +610,40 @@ impl Scope {
                 return vec![];
             }
             let call: *mut pg_sys::FuncExpr = call.cast();
+            let arguments = self.arguments(call);
+            let Reading { path, is_called } = self.reading.clone();
+            let key = ((*call).funcid, path, is_called, arguments.clone());
+            if let Some(known) = self.bodies.borrow().get(&key) {
+                return known.clone();
+            }
+            // A function that calls itself finds that nothing is known yet.
+            self.bodies.borrow_mut().insert(key.clone(), vec![]);
             let reach::Body { queries, reading, .. } = reach::body_of((*call).funcid, &self.reading);
             let Some(last) = queries.as_deref().and_then(<[Query]>::last) else { return vec![] };
-            let arguments = self.arguments(call);
-            Self::new(arguments, reading).outputs(*last)
+            let mut inner = Self { bodies: self.bodies.clone(), ..Self::new(arguments, reading) };
+            let outputs = inner.outputs(*last);
+            self.bodies.borrow_mut().insert(key, outputs.clone());
+            outputs
+        }
+    }
+
+    /// The conditions behind HAVING that are the same for all rows of a group: they count as if they stood behind WHERE.
+    unsafe fn having(&mut self, query: Query) -> Vec<*mut pg_sys::Node> {
+        unsafe {
+            let mut found = vec![];
+            // Of grouping sets not each has the column.
+            let is_grouped = !(*query).groupClause.is_null() && (*query).groupingSets.is_null();
+            let mut pending = vec![(*query).havingQual];
+            while let Some(node) = pending.pop().filter(|node| is_grouped && !node.is_null()) {
+                if is(node, T::T_BoolExpr)
+                    && (*node.cast::<pg_sys::BoolExpr>()).boolop == pg_sys::BoolExprType::AND_EXPR
+                {
+                    pending.extend(each::<pg_sys::Node>((*node.cast::<pg_sys::BoolExpr>()).args));
+                } else if !self.collected(node).is_computed {
+                    found.push(node);
+                }
+            }
+            found
         }
     }
 
@@ -722,12 +775,17 @@ impl Scope {
                     let operator: *mut pg_sys::OpExpr = node.cast();
                     let sides: Vec<*mut pg_sys::Node> = each((*operator).args).collect();
                     if let [left, right] = sides[..] {
-                        let name = pg_sys::get_opname((*operator).opno);
-                        let name =
-                            if name.is_null() { "" } else { CStr::from_ptr(name).to_str().unwrap_or("") };
                         let (left, right) = (self.term(left), self.term(right));
-                        compare(name, left, right, flows);
+                        compare(&operator_name((*operator).opno), left, right, flows);
                     }
+                }
+                // The first columns decide, but where they are equal.
+                T::T_RowCompareExpr => {
+                    let rows: *mut pg_sys::RowCompareExpr = node.cast();
+                    let name = operator_name((*(*(*rows).opnos).elements).oid_value);
+                    let left = self.term(pg_sys::list_nth((*rows).largs, 0).cast());
+                    let right = self.term(pg_sys::list_nth((*rows).rargs, 0).cast());
+                    compare(&name, left, right, flows);
                 }
                 T::T_ScalarArrayOpExpr => {
                     let operator: *mut pg_sys::ScalarArrayOpExpr = node.cast();
@@ -736,7 +794,7 @@ impl Scope {
                         && (*operator).useOr
                     {
                         let (left, right) = (self.term(left), self.term(right));
-                        flows.push(Flow(right, left, BOTH));
+                        flows.push(Flow(right, left, taken(&operator_name((*operator).opno))));
                     }
                 }
                 T::T_SubLink => self.member(node.cast(), flows),
@@ -798,16 +856,21 @@ impl Scope {
                     }
                 }
                 _ => {
+                    let [inner] = arguments[..] else { return };
                     // IS NOT DISTINCT FROM
-                    if let [inner] = arguments[..]
-                        && is(inner, T::T_DistinctExpr)
-                    {
+                    if is(inner, T::T_DistinctExpr) {
                         let sides: Vec<*mut pg_sys::Node> =
                             each((*inner.cast::<pg_sys::OpExpr>()).args).collect();
                         if let [left, right] = sides[..] {
                             let (left, right) = (self.term(left), self.term(right));
                             compare("=", left, right, flows);
                         }
+                        return;
+                    }
+                    let negated = pg_sys::negate_clause(inner);
+                    // Of what has no opposite it makes a NOT.
+                    if is(inner, T::T_BoolExpr) || !is(negated, T::T_BoolExpr) {
+                        self.condition(negated, flows);
                     }
                 }
             }
@@ -854,10 +917,9 @@ unsafe fn members(link: *mut pg_sys::SubLink) -> Vec<(usize, *mut pg_sys::Node)>
                 pending.extend(each::<pg_sys::Node>((*test.cast::<pg_sys::BoolExpr>()).args));
             } else if is(test, T::T_OpExpr) {
                 let operator: *mut pg_sys::OpExpr = test.cast();
-                let name = CStr::from_ptr(pg_sys::get_opname((*operator).opno));
                 let sides: Vec<*mut pg_sys::Node> = each((*operator).args).collect();
                 if let [left, right] = sides[..]
-                    && name.to_bytes() == b"="
+                    && operator_name((*operator).opno) == "="
                     && let Some(place) = sublink_parameter(right)
                 {
                     found.push((place, left));
@@ -888,21 +950,31 @@ unsafe fn sublink_parameter(node: *mut pg_sys::Node) -> Option<usize> {
     }
 }
 
-fn compare(operator: &str, left: Term, right: Term, flows: &mut Vec<Flow>) {
-    let mut flow = |from: &Term, to: &Term, mask| flows.push(Flow(from.clone(), to.clone(), mask));
-    match operator {
-        "=" | "<@" | "@>" | "&&" => {
-            flow(&left, &right, BOTH);
-            flow(&right, &left, BOTH);
-        }
-        ">" | ">=" => {
-            flow(&right, &left, LOW);
-            flow(&left, &right, HIGH);
-        }
-        "<" | "<=" => {
-            flow(&right, &left, HIGH);
-            flow(&left, &right, LOW);
-        }
-        _ => {}
+fn operator_name(operator: pg_sys::Oid) -> String {
+    let name = unsafe { pg_sys::get_opname(operator) };
+    if name.is_null() {
+        return String::new();
     }
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+/// Which bounds of its right side an operator gives to its left one.
+fn taken(operator: &str) -> Bounds {
+    match operator {
+        "=" | "<@" | "@>" | "&&" => BOTH,
+        ">" | ">=" => LOW,
+        "<" | "<=" => HIGH,
+        _ => 0,
+    }
+}
+
+fn compare(operator: &str, left: Term, right: Term, flows: &mut Vec<Flow>) {
+    let mask = taken(operator);
+    let mirrored = match mask {
+        LOW => HIGH,
+        HIGH => LOW,
+        same => same,
+    };
+    flows.push(Flow(right.clone(), left.clone(), mask));
+    flows.push(Flow(left, right, mirrored));
 }

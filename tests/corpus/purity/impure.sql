@@ -335,6 +335,18 @@ SELECT $1, sum(m.amount) FROM (SELECT s.amount FROM sales s WHERE s.at >= $1 AND
 -- expect not-windowed | public.sales | query
 SELECT $1, count(*) FROM sales s WHERE (s.at >= $1 AND s.at < $2) OR s.note = 'late'
 
+--- window: groups by their newest row
+-- expect not-windowed | public.sales | query
+SELECT max(s.at), s.item, sum(s.amount) FROM sales s GROUP BY s.item HAVING max(s.at) >= $1 AND max(s.at) < $2
+
+--- window: groups of the window, and others
+-- expect not-windowed | public.sales | query
+SELECT s.at, sum(s.amount) FROM sales s GROUP BY s.at HAVING (s.at >= $1 AND s.at < $2) OR count(*) > 10
+
+--- window: days that are listed from the first on
+-- expect open-ended | public.sales | query
+SELECT s.at, $2 FROM sales s WHERE s.at >= ANY (ARRAY(SELECT $1))
+
 --- window: an hour that comes again each day
 -- expect not-windowed | public.sales | query
 SELECT $1, count(*), $2 FROM sales s WHERE extract(hour FROM s.at) = extract(hour FROM $1)

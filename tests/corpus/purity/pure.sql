@@ -57,6 +57,34 @@ SELECT $1, count(*), current_setting('TimeZone') FROM sales s WHERE s.at >= $1 A
 --- plain: the schema that names are found in
 SELECT $1, count(*), current_schema FROM sales s WHERE s.at >= $1 AND s.at < $2
 
+--- plain: days that are listed
+SELECT m.day, m.value FROM measures m
+WHERE m.day = ANY (ARRAY(SELECT generate_series($1, $2 - interval '1 day', interval '1 day')::date))
+
+--- plain: groups of the window
+SELECT date_trunc('day', s.at), sum(s.amount) FROM sales s
+GROUP BY 1 HAVING date_trunc('day', s.at) >= $1 AND date_trunc('day', s.at) < $2 AND count(*) > 1
+
+--- plain: groups of the window, of an outer join
+SELECT r.at, count(s.id) FROM sales s LEFT JOIN refunds r ON r.at = s.at GROUP BY r.at HAVING r.at >= $1 AND r.at < $2
+
+--- plain: groups of the days that are listed
+SELECT m.day, sum(m.value) FROM measures m GROUP BY m.day
+HAVING m.day IN (SELECT d::date FROM generate_series($1, $2 - interval '1 day', interval '1 day') d)
+
+--- plain: rows that are compared
+SELECT s.at, s.id FROM sales s WHERE (s.at, s.id) >= ($1, 0) AND (s.at, s.id) < ($2, 0)
+
+--- plain: what is outside, negated
+SELECT s.at, s.id FROM sales s WHERE NOT (s.at < $1 OR NOT s.at < $2)
+
+--- plpgsql: a message with a word of the clock
+-- setup
+CREATE FUNCTION noted(numeric) RETURNS numeric LANGUAGE plpgsql IMMUTABLE AS
+    $$ BEGIN RAISE DEBUG 'now processing %', $1; RETURN $1; END $$;
+-- query
+SELECT s.at, noted(s.amount) FROM sales s WHERE s.at >= $1 AND s.at < $2
+
 --- plain: a series from the bounds
 SELECT d, 1 FROM generate_series($1, $2 - interval '1 hour', '1 hour') d
 
