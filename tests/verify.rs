@@ -288,6 +288,40 @@ fn another_version_is_named() {
 }
 
 #[test]
+fn another_query_than_the_lease_has_is_named() {
+    let (_database, mut session) = world();
+    let given = |session: &mut Session, query: &str| {
+        let (plan, _) = verification(session, "1");
+        let token: i64 =
+            session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY['revenue'])", &[]);
+        session.run(&format!("SELECT replace_partition({token}, query => $q${query}$q$)"));
+        plan
+    };
+    let plan = given(&mut session, "SELECT $1, 'none', 0");
+    assert_cause(&mut session, plan, 1, "the call gave another query than the lease's");
+    // The lease's own text is no other query.
+    let plan = given(&mut session, QUERY);
+    assert_eq!(differing(&mut session, plan, "cause"), [""; 0]);
+    // Where the code of the pipeline did change, that is the cause.
+    let changed = QUERY.replace("s.total", "s.total + 1");
+    session.run(&format!("SELECT pipeline_alter('revenue', jsonb_build_object('query', $q${changed}$q$))"));
+    let plan = given(&mut session, &changed);
+    assert_cause(&mut session, plan, 1, "another code version built it");
+}
+
+#[test]
+fn a_column_that_is_not_compared_is_no_cause() {
+    let (_database, mut session) = world_of(", entered timestamptz DEFAULT now()", "");
+    assert_eq!(
+        session.lines("SELECT rule FROM pipeline_lint('revenue') WHERE severity = 'error'"),
+        ["clock"]
+    );
+    session.run("UPDATE orders SET amount = amount + 1");
+    let plan = verify(&mut session);
+    assert_cause(&mut session, plan, 10, "(mutable-dimension): public.items in view public.sold");
+}
+
+#[test]
 fn code_that_changes_in_the_middle_is_refused() {
     let (_database, mut session) = world();
     let (plan, _) = verification(&mut session, "2");

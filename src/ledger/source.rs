@@ -151,6 +151,11 @@ impl Source {
         self.columns.is_some()
     }
 
+    /// Whether it is a query that the call gave in place of the lease's.
+    pub fn replaces_query(&self, run: &Run) -> bool {
+        run.query.is_some() && !self.own && !self.is_table()
+    }
+
     /// Runs something in the name and under the settings of the source.
     pub fn run<T>(&self, run: &Run, f: impl FnOnce() -> T) -> T {
         self.author.run(|| settings::for_query(&run.time_zone(), &self.path, f))
@@ -232,7 +237,7 @@ impl Source {
 
     /// What a query means now that the call gave in place of the lease's, and the `search_path` that it is read under.
     fn given(&self, run: &Run) -> Result<Option<(Meaning, String)>> {
-        if self.own || self.columns.is_some() || run.query.is_none() {
+        if !self.replaces_query(run) {
             return Ok(None);
         }
         self.run(run, || {

@@ -28,6 +28,7 @@ use crate::ledger::slice::{self, Slice};
 use crate::ledger::source::{Built, Source};
 use crate::ledger::stage::Stage;
 use crate::postgres::discrepancy::{Columns, Discrepancy};
+use crate::postgres::impurity;
 use crate::postgres::segment::{Measure, Segment};
 use crate::postgres::{quote, role, spi};
 use pgrx::pg_sys;
@@ -129,13 +130,16 @@ pub fn of_rows(
     let same = found.is_none();
     let known = || {
         changed_without_lease(run, target, &slice, whole)
+            .or_else(|| ran_another_query(run, source, &slice, version.as_deref()))
             .or_else(|| known_cause(run, &slice, version.as_deref()))
             .or_else(|| changed_by_trigger(target))
     };
     let cause = match same {
         true => None,
         false => match known() {
-            None if run.query.is_some() && version == run.code_version => impurity(run, found.only)?,
+            None if run.query.is_some() && version == run.code_version => {
+                impurity(run, found.only, target, &columns.names)?
+            }
             known => known,
         }
         .or_else(|| Some(guess(found.only))),
@@ -228,6 +232,20 @@ fn changed_without_lease(run: &Run, target: &Segment, slice: &Slice, held: Measu
     ))
 }
 
+/// That the call gave a query which is neither the lease's nor the one that built the slice.
+fn ran_another_query(run: &Run, source: &Source, slice: &Slice, version: Option<&str>) -> Option<String> {
+    let given = version.filter(|_| source.replaces_query(run))?;
+    let is_same = |other: &Option<String>| other.as_deref() == Some(given);
+    if is_same(&run.code_version) || is_same(&slice.code_version) {
+        return None;
+    }
+    Some(format!(
+        "the call gave another query than the lease's: {given} ran, and the lease is for {}. It says nothing about the code of the pipeline: verify window {} again without the argument query.",
+        run.code_version.as_deref().unwrap_or("none"),
+        run.window_key
+    ))
+}
+
 /// What the ledger knows of the slice that makes other rows likely.
 fn known_cause(run: &Run, slice: &Slice, version: Option<&str>) -> Option<String> {
     let name = quote::literal(&run.pipeline.name);
@@ -278,9 +296,20 @@ fn changed_by_trigger(target: &Segment) -> Option<String> {
 }
 
 /// What the lint finds in the query that ran. What only may keep it from being pure does not explain rows that all came, or
-/// all went.
-fn impurity(run: &Run, only: Option<[u64; 2]>) -> Result<Option<String>> {
-    let found = lint::findings(&run.pipeline)?;
+/// all went; nor does a column of the target that was not compared.
+fn impurity(
+    run: &Run,
+    only: Option<[u64; 2]>,
+    target: &Segment,
+    compared: &[&str],
+) -> Result<Option<String>> {
+    let all = target.table.columns.iter().map(|column| column.name.as_str());
+    let left_out: Vec<String> = all
+        .filter(|name| !compared.contains(name))
+        .map(|name| impurity::place_of_column(name, &target.table.shown()))
+        .collect();
+    let mut found = lint::findings(&run.pipeline)?;
+    found.retain(|finding| !left_out.iter().any(|place| finding.place.starts_with(place)));
     let of = |matches: fn(&Finding) -> bool| found.iter().find(|finding| matches(finding));
     let is_error = |finding: &Finding| finding.severity == Severity::Error;
     let is_dimension = |finding: &Finding| finding.rule == Rule::MutableDimension.name();

@@ -69,6 +69,11 @@ pub fn look(select: &Select, path: &str, subject: &Subject) -> Result<Vec<Found>
     Ok(looker.answer())
 }
 
+/// How the place starts of what is found in a column of the target.
+pub fn place_of_column(column: &str, target: &str) -> String {
+    format!("column {} of {target}", quote::identifier(column))
+}
+
 /// A table with those that it is a part of and its own parts.
 fn family(relation: pg_sys::Oid) -> Vec<pg_sys::Oid> {
     const FAMILY: &str = concat!(
@@ -485,7 +490,7 @@ impl Looker {
             if filled.contains(column.as_str()) {
                 continue;
             }
-            let place = format!("column {} of {name} ({what})", quote::identifier(&column));
+            let place = format!("{} ({what})", place_of_column(&column, &name));
             self.within(place, vec![], reading.clone(), None, |this| match expression {
                 Some(expression) => this.walk_stored(&expression),
                 None => this.report(Rule::Sequence, "identity"),
