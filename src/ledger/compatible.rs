@@ -1,17 +1,14 @@
 //! Code versions that were said to mean the same: see `backfill.version_class_data`.
 
 use crate::error::{Code, Error, Result};
+use crate::ledger::alike::Alike;
 use crate::ledger::pipeline::Pipeline;
+use crate::ledger::window::Reading;
 use crate::postgres::{lock, lock::Key, role, spi};
-
-const SAME: &str = "SELECT 1 FROM backfill.version_class_data one
-    JOIN backfill.version_class_data other ON other.pipeline_id = $1 AND other.class = one.class
-    WHERE one.pipeline_id = $1 AND one.code_version = $2 AND other.code_version = $3";
 
 /// Whether two versions are of one class.
 pub fn are_same(pipeline_id: i64, one: &str, other: &str) -> bool {
-    let args = [pipeline_id.into(), one.into(), other.into()];
-    one == other || role::as_ledger(|| !spi::latest(SAME, &args, |_| ()).is_empty())
+    one == other || Alike::to(Reading::Deciding, pipeline_id, one.to_owned()).includes(Some(other))
 }
 
 /// Whether a version of a query takes the place of the one that was there when it was asked for last.

@@ -376,8 +376,7 @@ pub fn finish(run: &Run, ending: &Ending) -> Result<()> {
 
 fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, ending: &Ending) -> Result<()> {
     gate::note(pipeline_id, pool_id, token);
-    let publication = Publication::of(token, ending.code_version.as_deref());
-    if let Some(publication) = &publication {
+    if let Some(publication) = Publication::of(token, ending.code_version.as_deref()) {
         // The row of the lease comes first in the order of locks.
         let must_fence = publication.is_refusable() && !publication.is_fenced;
         if must_fence && role::as_ledger(|| spi::run(FENCE, &[token.into()])) == 0 {
@@ -487,8 +486,7 @@ pub fn published(run: &Run, ending: &Ending) {
 /// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever
 /// becomes of it.
 pub fn record(run: &Run, ending: &Ending) -> Result<()> {
-    let publication = Publication::of(run.token, ending.code_version.as_deref());
-    if let Some(publication) = &publication {
+    if let Some(publication) = Publication::of(run.token, ending.code_version.as_deref()) {
         publication.admit()?;
     }
     let args = [
