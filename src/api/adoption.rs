@@ -7,7 +7,8 @@ use crate::ledger::mark::Decision;
 use crate::ledger::mixture::OnMixture;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::{gate, mixture, retarget};
-use crate::postgres::segment::{Measure, Segment};
+use crate::postgres::segment::Measure;
+use crate::postgres::table::Table;
 use crate::postgres::{role, target};
 use pgrx::prelude::*;
 
@@ -31,7 +32,7 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
             .detail("code_version is NULL or blank; every slice says which code built it.")
             .hint("Name what built them before, such as 'legacy' or the name of the old job.")
     })?;
-    let (Some(oid), Some(column)) = (pipeline.target, pipeline.slice_column.as_deref()) else {
+    let Some(oid) = pipeline.target else {
         return Err(Error::new(
             Code::InvalidParameter,
             format!("pipeline \"{}\" has no target", pipeline.name),
@@ -46,7 +47,7 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
     let Some(first) = candidates.first() else { return Ok((0, 0, vec![])) };
     let zone = |start| &pipeline.grid.at(start).grid.zone;
     let bounds = |window: &Window| [window.start, window.end];
-    let segment = Segment::open(oid, column, zone(first.window.start), bounds(&first.window))?;
+    let segment = pipeline.segment(Table::open(oid)?, bounds(&first.window))?;
     let windows = candidates.iter().map(|c| (zone(c.window.start), bounds(&c.window)));
     let measures = segment.measure_each(windows);
     let (slices, empty): (Vec<_>, Vec<_>) =

@@ -14,6 +14,7 @@ use crate::postgres::digest::{Digest, Digester};
 use crate::postgres::executor::Sink;
 use crate::postgres::scratch::Scratch;
 use crate::postgres::segment::{Measure, Segment};
+use crate::postgres::table::Table;
 use crate::postgres::{quote, role, settings, spi, target};
 use pgrx::prelude::*;
 use pgrx::{FromDatum, JsonB, pg_sys};
@@ -87,11 +88,9 @@ struct Difference {
 
 impl Difference {
     fn of(pipeline: &Pipeline, plan: &Plan, stage: pg_sys::Oid, start: Instant) -> Result<Self> {
-        let column = pipeline.slice_column.as_deref().unwrap_or_default();
-        let zone = &pipeline.grid.at(start).grid.zone;
         let position = pipeline.position_of(start);
         let end = pipeline.grid.boundary(position + 1).expect("windows of the ledger are on the grid");
-        let open = |relation| Segment::look_only(relation, column, zone, [start, end]);
+        let open = |relation| pipeline.segment(Table::look_only(relation)?, [start, end]);
         let (new, now) = (open(stage)?, open(pipeline.target.unwrap_or_default())?);
         let names = together::columns(&new, &now, plan.id)?;
         // A row that only other code built is no other row.

@@ -11,7 +11,8 @@ use crate::ledger::strategy::Strategy;
 use crate::ledger::{audit, gate, swap, verification};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::segment::{Measure, Segment};
-use crate::postgres::{role, settings, spi, table};
+use crate::postgres::table::{self, Table};
+use crate::postgres::{role, settings, spi};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -197,7 +198,7 @@ fn consent(run: &Run, wish: &Wish) -> Option<String> {
 /// The target of a run, locked.
 pub fn open(run: &Run) -> Result<Segment> {
     let pipeline = &run.pipeline;
-    let (Some(oid), Some(column)) = (pipeline.target, pipeline.slice_column.as_deref()) else {
+    let Some(oid) = pipeline.target else {
         return Err(Error::new(Code::NotInState, format!("pipeline \"{}\" has no target", pipeline.name))
             .detail("Its slices lie outside this database, or in no table that the ledger knows.")
             .hint(if run.verifies() {
@@ -213,6 +214,5 @@ pub fn open(run: &Run) -> Result<Segment> {
             }));
     };
     retarget::hold(pipeline)?;
-    let zone = &pipeline.grid.at(run.window_start).grid.zone;
-    Segment::open(oid, column, zone, [run.window_start, run.window_end])
+    pipeline.segment(Table::open(oid)?, [run.window_start, run.window_end])
 }

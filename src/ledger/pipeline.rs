@@ -10,7 +10,9 @@ use crate::ledger::lint::OnImpure;
 use crate::ledger::mixture::OnMixture;
 use crate::ledger::rights::{self, Level};
 use crate::postgres::datum::Span;
+use crate::postgres::segment::Segment;
 use crate::postgres::spi::{self, Row};
+use crate::postgres::table::Table;
 use crate::postgres::zone::PgZone;
 use crate::postgres::{role, settings};
 use pgrx::pg_sys;
@@ -222,6 +224,12 @@ impl Pipeline {
     /// The position of the window that starts at a boundary of the grid.
     pub fn position_of(&self, window_start: Instant) -> i64 {
         self.grid.window_of(window_start).expect(ON_GRID).position
+    }
+
+    /// The part of a locked table, shaped as the target is, that a window owns. Its zone is the one the window was laid in.
+    pub fn segment(&self, table: Table, window: [Instant; 2]) -> Result<Segment> {
+        let column = self.slice_column.as_deref().unwrap_or_default();
+        Segment::of(table, column, &self.grid.at(window[0]).grid.zone, window)
     }
 
     /// The window before that position; nothing before the pipeline's first one.

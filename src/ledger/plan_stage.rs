@@ -100,9 +100,7 @@ impl PlanStage {
                     run.plan_id
                 )));
         }
-        let column = run.pipeline.slice_column.as_deref().unwrap_or_default();
-        let zone = &run.pipeline.grid.at(run.window_start).grid.zone;
-        Segment::open(relation, column, zone, [run.window_start, run.window_end])
+        run.pipeline.segment(Table::open(relation)?, [run.window_start, run.window_end])
     }
 
     /// Drops it if nobody uses it; else it is left to a sweep.

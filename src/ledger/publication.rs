@@ -86,7 +86,7 @@ pub struct Place<'p> {
     pub stage: Option<&'p Segment>,
 }
 
-/// Puts new rows where they go and writes the ledger.
+/// Exchanges the slice for the new rows, or stages them, and writes the ledger.
 pub fn write(
     run: &Run,
     place: Place,
@@ -96,24 +96,11 @@ pub fn write(
     consent: Option<String>,
     closing: Closing,
 ) -> Result<Replacement> {
-    match place.stage {
-        Some(stage) => self::stage(run, place.target, stage, source, built, consent, closing),
-        None => publish(run, place.target, source, built, strategy, consent, closing),
+    if let Some(stage) = place.stage {
+        return self::stage(run, place.target, stage, source, built, consent, closing);
     }
-}
-
-/// Exchanges the slice for the new rows and writes the ledger.
-pub fn publish(
-    run: &Run,
-    target: &Segment,
-    source: &Source,
-    built: Built,
-    strategy: Strategy,
-    consent: Option<String>,
-    closing: Closing,
-) -> Result<Replacement> {
     require_version(run, source)?;
-    let replacement = exchange(run, target, source, built, strategy, consent)?;
+    let replacement = exchange(run, place.target, source, built, strategy, consent)?;
     close(run, source, &replacement, closing)?;
     Ok(replacement)
 }

@@ -6,7 +6,7 @@
 
 use crate::error::{Code, Error, Result};
 use crate::ledger::gate;
-use crate::ledger::publication::{self, Closing};
+use crate::ledger::publication::{self, Closing, Place};
 use crate::ledger::run::{self, Ending, Run};
 use crate::ledger::source::{Built, Source};
 use crate::ledger::strategy::Strategy;
@@ -75,7 +75,8 @@ fn by_itself<W: Window>(window: &W) -> Result<()> {
     let (run, target) = window.open()?;
     if window.is_replaced() {
         let (built, consent) = window.build(&run, &target)?;
-        publication::publish(&run, &target, &Source::kept(), built, Strategy::Auto, consent, W::CLOSING)?;
+        let place = Place { target: &target, stage: None };
+        publication::write(&run, place, &Source::kept(), built, Strategy::Auto, consent, W::CLOSING)?;
     } else {
         stays(&run, &target)?;
     }

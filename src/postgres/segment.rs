@@ -87,17 +87,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Locks the table as writing to it does.
-    pub fn open(oid: pg_sys::Oid, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
-        Self::of(Table::open(oid)?, column, zone, window)
-    }
-
-    /// Locks the table as reading it does.
-    pub fn look_only(oid: pg_sys::Oid, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
-        Self::of(Table::look_only(oid)?, column, zone, window)
-    }
-
-    fn of(table: Table, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
+    /// The part of a locked table between two moments (42704 where no column places rows there).
+    pub fn of(table: Table, column: &str, zone: &PgZone, window: [Instant; 2]) -> Result<Self> {
         let bounds = table
             .columns
             .iter()
