@@ -33,7 +33,7 @@ CREATE TABLE backfill.run_data (
     worker         text,
     role           text        NOT NULL,
     code_version   text,                                -- of the slice: that of the claim, or of a query that a call gave
-    claim_version  text,                                -- that of the claim, where a call gave another query
+    claim_version  text,                                -- that of the claim, where another version was built under it
     runs_query     boolean     NOT NULL DEFAULT false,  -- the version of the claim is that of a query, which the lease carries
     as_of          timestamptz NOT NULL,
     started_at     timestamptz NOT NULL,

@@ -180,6 +180,7 @@ fn attempt(token: i64, wish: &Wish) -> Result<Option<Error>> {
                 source.run(&run, || {
                     table::insert(&stage.table(), &built.columns(), built.rows.batch());
                 });
+                run::note_built(&run, source.version(&run).as_deref());
             }
             Ok(Some(refusal))
         }

@@ -476,13 +476,19 @@ fn classes(pipeline: &Pipeline) -> i64 {
     role::as_ledger(|| spi::latest_bulk(CLASSES, &[pipeline.id.into()], |row| row.at(1)))[0]
 }
 
+/// Warns after `what`, which is not refused for it, where the slices are of several classes now; answers whether they are.
+pub fn warn_if_mixed(pipeline: &Pipeline, what: &str) -> bool {
+    let is_mixed = classes(pipeline) > 1;
+    if is_mixed && setting(pipeline) != OnMixture::Allow {
+        warn(pipeline, what);
+    }
+    is_mixed
+}
+
 /// Keeps with a plan that was reverted that the slices are of several versions now.
 pub fn note_reverted(pipeline: &Pipeline, plan_id: i64) {
-    if classes(pipeline) > 1 {
+    if warn_if_mixed(pipeline, &format!("plan {plan_id} was reverted")) {
         plan::note(plan_id, "mixed", Some(&format!("the slices are of {}", described(pipeline))));
-        if setting(pipeline) != OnMixture::Allow {
-            warn(pipeline, &format!("plan {plan_id} was reverted"));
-        }
     }
 }
 

@@ -126,6 +126,10 @@ const RECORD: &str = "UPDATE backfill.run_data
         claim_version = CASE WHEN $5 <> code_version THEN COALESCE(claim_version, code_version) ELSE claim_version END,
         published_at = CASE WHEN NOT together AND run_kind <> 'verify' THEN pg_catalog.clock_timestamp() END WHERE token = $1 AND ended_at IS NULL";
 
+const BUILT: &str = "UPDATE backfill.run_data
+    SET claim_version = COALESCE(claim_version, code_version), code_version = $2
+    WHERE token = $1 AND ended_at IS NULL AND code_version <> $2";
+
 const VOID: &str = "SELECT void_reason FROM backfill.run_void_data WHERE token = $1";
 
 /// The same for a run whose fence this transaction has passed, and did not undo with a savepoint.
@@ -481,6 +485,11 @@ pub fn published(run: &Run, ending: &Ending) {
     if run.has_effects {
         effect::publish(run.token);
     }
+}
+
+/// Notes the version of rows that the run has built and that are kept aside: whoever accepts them publishes that one.
+pub fn note_built(run: &Run, version: Option<&str>) {
+    role::as_ledger(|| spi::run(BUILT, &[run.token.into(), version.into()]));
 }
 
 /// Notes what the fenced transaction wrote without ending the run: the slice is that run's from here on, whatever

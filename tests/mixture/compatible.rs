@@ -53,7 +53,13 @@ fn compatible_versions_are_no_mixture_and_are_listed_each() {
     );
     // What was said wrongly is taken back, in either order of the two.
     assert_sqlstate!(session.try_run("SELECT version_compatible_drop('daily', 'v1', 'v3')"), "42704");
+    session.notices();
     assert_eq!(session.lines("SELECT version_compatible_drop('daily', 'v2', 'v1')"), ["dropped"]);
+    let [warning] = &session.notices()[..] else { panic!("one warning") };
+    assert!(
+        warning.message.contains("v2 and v1 are not compatible any more") && warning.message.contains("v3"),
+        "{warning}"
+    );
     assert!(mixed(&mut session));
     assert_eq!(
         session.lines("SELECT code_version, class FROM backfill.versions ORDER BY 1"),
@@ -236,6 +242,24 @@ fn plans_go_on_under_a_version_that_somebody_said_is_compatible() {
         ["f|1", "t|4"]
     );
     assert_eq!(session.lines(MIX), ["f|2"]);
+}
+
+/// Rows that were refused carry the version that built them, whoever accepts them.
+#[test]
+fn accepted_rows_are_of_the_version_that_ran() {
+    let (_database, mut session) = of_query();
+    session.run(
+        "INSERT INTO totals SELECT '2024-01-02 01:00Z', n FROM generate_series(1, 50) n;
+         CREATE OR REPLACE VIEW paid AS SELECT s.at, s.amount FROM sales s WHERE NOT s.amount <= 0;
+         SELECT backfill_plan('totals', '2024-01-10', '2024-01-11', 'a draft');
+         SELECT version_compatible('totals', code_version, pipeline_version('totals'), 'NULLs are not allowed there')
+         FROM backfill.slices",
+    );
+    session.run("CALL backfill_work(pools => '{backfill}', max_windows => 1)");
+    let ran = "SELECT code_version = pipeline_version('totals') FROM backfill";
+    assert_eq!(session.lines(&format!("{ran}.runs WHERE outcome = 'refused' AND sqlstate = 'BF006'")), ["t"]);
+    session.run("SELECT quarantine_accept(token, 'they were too many') FROM backfill.quarantine");
+    assert_eq!(session.lines(&format!("{ran}.slices ORDER BY window_start")), ["f", "t"]);
 }
 
 /// The way forward that errors name can be gone by whoever is kept from running the new code.
