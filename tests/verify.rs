@@ -765,6 +765,17 @@ fn windows_that_depend_on_their_past_are_verified_in_order() {
     session.run("CALL backfill_work(pipelines => ARRAY['sums'])");
     let before = standing(&mut session, "sums", "sums");
     session.run("SELECT backfill_verify('sums', NULL, '2024-01-06', 3)");
+    // While it is paused, live work waits for it, and says so.
+    session.run("SELECT backfill_pause(2, 'test'); SELECT pipeline_alter('sums', '{\"backlog\": 1}'); SELECT pipeline_resume('sums')");
+    let why: String = session.one(
+        "SELECT window_why('sums', window_key) FROM backfill.blocked WHERE pipeline = 'sums' AND blocked_by LIKE 'window%' LIMIT 1",
+        &[],
+    );
+    assert!(
+        why.contains("plan 2 has to be done with it first, or SELECT backfill_cancel(2, 'why')"),
+        "{why}"
+    );
+    session.run("SELECT backfill_resume(2)");
     session.run("CALL backfill_work(pipelines => ARRAY['sums'])");
     assert_eq!(session.lines("SELECT count(*), bool_and(same) FROM backfill.verifications"), ["3|t"]);
     assert_eq!(standing(&mut session, "sums", "sums"), before);

@@ -3,7 +3,7 @@
 use crate::domain::lifecycle::{Outcome, State};
 use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::permit::Cap;
-use crate::ledger::piece::{Piece, Seen};
+use crate::ledger::piece::{Blocker, Piece, Seen};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::window::Reading;
 use crate::ledger::{version, writer};
@@ -25,8 +25,8 @@ pub struct Obstacles {
     sources: HashMap<i64, Obstacle>,
     /// The backend that still writes under a token.
     writers: HashMap<i64, i32>,
-    /// The windows that block others, with the state that they are in.
-    blocking: HashMap<i64, (String, State)>,
+    /// The keys of the windows that block others, by position.
+    blocking: HashMap<i64, String>,
     /// Why the pipeline's own code builds nothing now.
     mixture: Option<Obstacle>,
     /// Which versions outside workers may state, where that matters.
@@ -104,9 +104,8 @@ impl Obstacles {
             found.sources.extend(sources);
             found.writers.extend(writer::of(Reading::Stable, held));
         });
-        for (position, state) in waiting().filter_map(|piece| piece.blocked_by) {
-            let key = pipeline.grid.window_key(position).unwrap_or_default();
-            found.blocking.insert(position, (key, state));
+        for Blocker { position, .. } in waiting().filter_map(|piece| piece.blocked_by) {
+            found.blocking.insert(position, pipeline.grid.window_key(position).unwrap_or_default());
         }
         found
     }
@@ -152,10 +151,20 @@ impl Obstacles {
     /// What is in the way of a window that waits.
     pub fn before(&self, seen: &Seen) -> Option<Obstacle> {
         let record = seen.record();
-        if let Some((key, state)) = seen.blocked_by.and_then(|(position, _)| self.blocking.get(&position)) {
+        if let Some(Blocker { position, state, plan }) = seen.blocked_by
+            && let Some(key) = self.blocking.get(&position)
+        {
+            let what = match plan {
+                Some(plan) => {
+                    format!(
+                        "plan {plan} has to be done with it first, or SELECT backfill_cancel({plan}, 'why')"
+                    )
+                }
+                None => "it has to be done, skipped or adopted first".to_owned(),
+            };
             return Some(Obstacle {
                 by: format!("window {key}"),
-                reason: format!("window {key} is {state}: it has to be done, skipped or adopted first"),
+                reason: format!("window {key} is {state}: {what}"),
             });
         }
         let window = Key::Window { pipeline: self.pipeline_id, start: seen.window.start.0 };

@@ -14,14 +14,23 @@ use std::sync::LazyLock;
 /// What the ledger holds of a window that it does not name.
 static NOTHING: LazyLock<Record> = LazyLock::new(Record::default);
 
+/// A window that others wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocker {
+    pub position: i64,
+    pub state: State,
+    /// The plan that owns it.
+    pub plan: Option<i64>,
+}
+
 /// Neighbouring windows in one state; only one if the ledger holds something of it.
 #[derive(Debug, Clone)]
 pub struct Piece {
     /// Never empty; the zone skipped neither the first nor the last.
     pub positions: Range<i64>,
     pub state: State,
-    /// The position of the window that they wait for, and the state of that.
-    pub blocked_by: Option<(i64, State)>,
+    /// The window that they wait for.
+    pub blocked_by: Option<Blocker>,
     record: Option<Rc<Record>>,
 }
 
@@ -30,7 +39,7 @@ pub struct Piece {
 pub struct Seen {
     pub window: Window,
     pub state: State,
-    pub blocked_by: Option<(i64, State)>,
+    pub blocked_by: Option<Blocker>,
     record: Option<Rc<Record>>,
 }
 
@@ -71,9 +80,14 @@ impl Piece {
         existing(grid, positions).map(|positions| Self { positions, ..self.clone() })
     }
 
+    /// Its window at a position, for others to wait for.
+    pub fn as_blocker(&self, position: i64) -> Blocker {
+        Blocker { position, state: self.state, plan: self.record().owner_plan }
+    }
+
     /// These windows, waiting for one before them.
-    pub fn blocked_by(self, before: (i64, State)) -> Self {
-        Self { state: State::Blocked, blocked_by: Some(before), ..self }
+    pub fn blocked_by(self, blocker: Blocker) -> Self {
+        Self { state: State::Blocked, blocked_by: Some(blocker), ..self }
     }
 }
 

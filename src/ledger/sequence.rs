@@ -14,7 +14,7 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::{Instant, Zone};
 use crate::error::Result;
 use crate::ledger::permit::Holder;
-use crate::ledger::piece::Piece;
+use crate::ledger::piece::{Blocker, Piece};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::takeover;
 use crate::ledger::window::{self, Reading};
@@ -98,7 +98,7 @@ fn withdrawn_by(piece: &Piece) -> i64 {
 /// pipeline's first one on.
 pub fn judge<Z: Zone>(grid: &Timeline<Z>, all: Vec<Piece>) -> Vec<Piece> {
     let mut judged = Vec::with_capacity(all.len());
-    let mut in_the_way: Option<(i64, State)> = None;
+    let mut in_the_way: Option<Blocker> = None;
     let mut newest_change = 0;
     let mut stale = false;
     for mut piece in all {
@@ -108,16 +108,17 @@ pub fn judge<Z: Zone>(grid: &Timeline<Z>, all: Vec<Piece>) -> Vec<Piece> {
         }
         newest_change = newest_change.max(piece.record().changed_by.unwrap_or(0)).max(withdrawn_by(&piece));
         if !matches!(piece.state, State::Queued | State::Eligible) {
-            in_the_way = (!is_settled(&piece)).then_some((piece.last(), piece.state));
+            in_the_way = (!is_settled(&piece)).then(|| piece.as_blocker(piece.last()));
             judged.push(piece);
-        } else if let Some(before) = in_the_way {
-            judged.push(piece.blocked_by(before));
+        } else if let Some(blocker) = in_the_way {
+            judged.push(piece.blocked_by(blocker));
         } else {
             let first = piece.first();
-            in_the_way = Some((first, piece.state));
+            let blocker = piece.as_blocker(first);
+            in_the_way = Some(blocker);
             let behind = piece.within(grid, &(first + 1..i64::MAX));
             judged.extend(piece.within(grid, &(first..first + 1)));
-            judged.extend(behind.map(|behind| behind.blocked_by((first, piece.state))));
+            judged.extend(behind.map(|behind| behind.blocked_by(blocker)));
         }
     }
     judged
