@@ -5,7 +5,8 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::pipeline::Pipeline;
 use crate::postgres::impurity::{self, Found, Subject};
 use crate::postgres::query::Select;
-use crate::postgres::{meaning, settings};
+use crate::postgres::{meaning, quote, settings, table};
+use pgrx::pg_sys;
 
 /// Something that keeps a query from giving the same rows for the same window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +113,20 @@ pub fn require_pure_query(pipeline: &Pipeline, select: &Select, path: &str) -> R
         }
         _ => Ok(()),
     }
+}
+
+/// The same for a staging table that a call gave: rows that are stored are taken as they are, a view would be a query that
+/// nobody has read.
+pub fn require_stored(pipeline: &Pipeline, staging: pg_sys::Oid) -> Result<()> {
+    if pipeline.on_impure != OnImpure::Refuse || table::stores_rows(staging) {
+        return Ok(());
+    }
+    let shown = quote::relation(staging);
+    Err(Error::new(Code::Impure, format!("{shown} stores no rows"))
+        .detail("Reading it runs code, which may be no function of the window, and on_impure is 'refuse'.")
+        .hint(format!(
+            "Give a query instead, which is looked at: replace_partition(token, query => 'SELECT ... FROM {shown} WHERE ...'); or load the rows into a table."
+        )))
 }
 
 fn count(findings: &[Finding], severity: Severity) -> usize {

@@ -75,7 +75,10 @@ impl Source {
                 )
                 .detail(format!("It belongs to token {token}; the call is made under token {}.", run.token))
                 .hint(format!("SELECT backfill_stage({}) gives this token its own stage.", run.token))),
-                _ => Self::table(staging, run, target, &wish.path),
+                _ => {
+                    lint::require_stored(&run.pipeline, staging)?;
+                    Self::table(staging, run, target, &wish.path)
+                }
             };
         }
         if let Some(stage) = Stage::find(run.token) {

@@ -60,6 +60,7 @@ pub fn look(select: &Select, path: &str, subject: &Subject) -> Result<Vec<Found>
         found: BTreeMap::new(),
         tables: vec![],
         seen: HashSet::new(),
+        sets: HashSet::new(),
         is_driven: false,
     };
     let query = select.query();
@@ -101,6 +102,8 @@ struct Looker {
     /// Tables that are read: how the rows are bounded, the name, and where.
     tables: Vec<(Bounds, String, (String, String))>,
     seen: HashSet<Seen>,
+    /// Operands of ANY and ALL: whether a value is a member does not depend on their order.
+    sets: HashSet<usize>,
     /// Whether something else than a table gives the window's rows.
     is_driven: bool,
 }
@@ -521,6 +524,10 @@ impl Looker {
                     self.sublink(node.cast());
                     return false;
                 }
+                T::T_ScalarArrayOpExpr => {
+                    let operands = each::<pg_sys::Node>((*node.cast::<pg_sys::ScalarArrayOpExpr>()).args);
+                    self.sets.extend(operands.map(|operand| operand as usize));
+                }
                 T::T_Var => self.variable(node.cast()),
                 T::T_Const => self.constant(node.cast()),
                 T::T_SQLValueFunction => self.value((*node.cast::<pg_sys::SQLValueFunction>()).op),
@@ -558,7 +565,7 @@ impl Looker {
                 ANY_SUBLINK => self.scope.demanded_of_members(link),
                 _ => vec![],
             };
-            let gives_list = (*link).subLinkType == ARRAY_SUBLINK;
+            let gives_list = (*link).subLinkType == ARRAY_SUBLINK && !self.sets.contains(&(link as usize));
             if gives_list && (*inner).sortClause.is_null() && !(*(*inner).jointree).fromlist.is_null() {
                 self.report(Rule::AggregateWithoutOrder, "ARRAY(SELECT ...)");
             }

@@ -108,6 +108,12 @@ pub fn holds_slices(kind: &str) -> bool {
     matches!(kind, "r" | "p" | "f")
 }
 
+/// Whether what is read from a relation lies in this database as rows: it is no view and no foreign table.
+pub fn stores_rows(relation: pg_sys::Oid) -> bool {
+    let kind = unsafe { pg_sys::get_rel_relkind(relation) } as u8;
+    matches!(kind, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_PARTITIONED_TABLE | pg_sys::RELKIND_MATVIEW)
+}
+
 /// Whether a relation was not dropped.
 pub fn exists(relation: pg_sys::Oid) -> bool {
     unsafe { !pg_sys::get_rel_name(relation).is_null() }

@@ -233,6 +233,10 @@ SELECT $1, array_agg(t.id) FROM (SELECT s.id FROM sales s WHERE s.at >= $1 AND s
 --- order: ARRAY of a subquery that has one
 SELECT s.at, ARRAY(SELECT r.amount FROM refunds r WHERE r.at >= $1 AND r.at < $2 AND r.sale = s.id ORDER BY r.amount) FROM sales s WHERE s.at >= $1 AND s.at < $2
 
+--- order: ARRAY of a subquery that is only searched
+SELECT s.at, s.amount FROM sales s
+WHERE s.at >= $1 AND s.at < $2 AND s.amount <> ALL (ARRAY(SELECT r.amount FROM refunds r WHERE r.at >= $1 AND r.at < $2))
+
 --- order: window functions
 SELECT s.at, row_number() OVER (ORDER BY s.at, s.id), lag(s.amount) OVER (PARTITION BY s.item ORDER BY s.at, s.id),
     sum(s.amount) OVER (PARTITION BY s.item), rank() OVER (ORDER BY s.amount), count(*) OVER ()
