@@ -114,12 +114,11 @@ mod tests {
         assert_eq!(remaining(&[10], 0, &[0, 0, 0], 0, 1), Some(10));
     }
 
+    /// The test would not end if each of them were a step.
     #[test]
-    fn a_million_waiting_windows_are_no_more_work_than_ten_thousand() {
-        let started = std::time::Instant::now();
+    fn waiting_windows_are_not_counted_one_by_one() {
         assert_eq!(remaining(&[10, 30], 5, &[], 1_000_000, 1), Some(25 * 1_000_000 - 5));
         let huge = remaining(&[10, 30], 5, &[], usize::MAX, 16).unwrap();
         assert!(huge > i64::MAX / 2, "{huge}");
-        assert!(started.elapsed().as_secs() < 2);
     }
 }
