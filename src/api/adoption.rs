@@ -4,9 +4,9 @@ use crate::domain::calendar::Window;
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::adoption;
 use crate::ledger::mark::Decision;
-use crate::ledger::mixture::OnMixture;
+use crate::ledger::mixture::{Bringing, OnMixture};
 use crate::ledger::pipeline::Pipeline;
-use crate::ledger::{gate, mixture, retarget};
+use crate::ledger::{gate, mixture, retarget, version};
 use crate::postgres::segment::Measure;
 use crate::postgres::table::Table;
 use crate::postgres::{role, target};
@@ -32,6 +32,7 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
             .detail("code_version is NULL or blank; every slice says which code built it.")
             .hint("Name what built them before, such as 'legacy' or the name of the old job.")
     })?;
+    version::require_name(Some(&code_version))?;
     let Some(oid) = pipeline.target else {
         return Err(Error::new(
             Code::InvalidParameter,
@@ -54,7 +55,7 @@ fn adopt(decision: &Decision, code_version: Option<String>) -> Result<(i64, i64,
         candidates.into_iter().zip(measures).partition(|(_, measure): &(_, Measure)| measure.rows > 0);
     let starts: Vec<_> = slices.iter().map(|(candidate, _)| candidate.window.start).collect();
     if !starts.is_empty() {
-        mixture::admit_all(pipeline, "what is adopted", &starts, [Some(code_version.clone())])?;
+        mixture::admit_all(pipeline, Bringing::Adoption, &starts, [Some(code_version.clone())])?;
     }
     let (windows, rows) = adoption::write(decision, &code_version, &slices);
     let empty_keys = empty.iter().map(|(candidate, _)| pipeline.key_of(candidate.window.start)).collect();

@@ -6,7 +6,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::claim::{self, Grant, Wish};
 use crate::ledger::requeue::{self, Place};
 use crate::ledger::run::{self, Ending, Run};
-use crate::ledger::{fenced, gate, pool, stop, window};
+use crate::ledger::{fenced, gate, pool, stop, version, window};
 use crate::postgres::composite::{Composite, composite, value};
 use crate::postgres::{datum, lock, lock::Key, random, role, session, spi};
 use pgrx::JsonB;
@@ -51,6 +51,7 @@ fn try_claim(
     if let Some(name) = pools.iter().flatten().find(|name| !pool::exists(name)) {
         return Err(pool::unknown(name));
     }
+    version::require_name(code_version.as_deref())?;
     let wish = Wish { worker, max_windows: max_windows as usize, pools, pipelines, code_version, window_key };
     claim::check(&wish)?;
     claim::claim(&wish)

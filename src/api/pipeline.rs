@@ -7,7 +7,7 @@ use crate::domain::timeline::Timeline;
 use crate::domain::zone::{Instant, Zone};
 use crate::error::{Code, Error, Result, answer};
 use crate::ledger::lint::{self, OnImpure};
-use crate::ledger::mixture::OnMixture;
+use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan::{self, Request, ranges_of};
 use crate::ledger::rights::{self, Level};
@@ -290,6 +290,7 @@ fn check(settings: &Map<String, Value>) -> Result<Checked> {
     let [backlog, catchup, max_active, max_attempts] = numbers;
     let query = text("query");
     let code_version = text("code_version");
+    version::require_name(code_version.as_deref())?;
     if query.is_some() && code_version.is_some() {
         return Err(invalid(
             "code_version cannot be given beside a query",
@@ -497,6 +498,12 @@ fn change(
     }
     claim_target(&checked, existing.id)?;
     check_query(&checked, path)?;
+    if changed.contains(&"on_mixture") {
+        mixture::exclude_all(existing, "pipeline_alter of on_mixture")?;
+        if checked.on_mixture == OnMixture::REFUSE {
+            mixture::require_none_open(existing)?;
+        }
+    }
     let changed_by = role::name(role::caller());
     role::as_ledger(|| {
         if changed.contains(&"on_mixture") && checked.on_mixture == OnMixture::REFUSE {

@@ -287,6 +287,7 @@ pub fn frozen_version(pipeline: &Pipeline, request: &Request) -> Result<Option<S
         let now = version::for_person(pipeline, query, path)?;
         return now.map(Some).ok_or_else(|| version::being_recorded(pipeline));
     }
+    version::require_name(request.code_version.as_deref())?;
     Ok(request.code_version.clone().or_else(|| pipeline.code_version.clone()))
 }
 

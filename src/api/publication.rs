@@ -3,6 +3,7 @@
 use crate::api::plan::for_decision;
 use crate::api::slice;
 use crate::error::{Code, Error, Result, answer};
+use crate::ledger::mixture::{self, Bringing};
 use crate::ledger::pipeline::{Definition, Pipeline};
 use crate::ledger::plan::{self, Plan};
 use crate::ledger::plan_stage::PlanStage;
@@ -11,7 +12,7 @@ use crate::ledger::run::{self, Run};
 use crate::ledger::source::Built;
 use crate::ledger::together::{self, Staged};
 use crate::ledger::window::Reading;
-use crate::ledger::{audit, compatible, gate, mixture, several, version};
+use crate::ledger::{audit, compatible, gate, several, version};
 use crate::postgres::datum::Span;
 use crate::postgres::segment::Segment;
 use crate::postgres::{role, session, settings, spi, target};
@@ -42,7 +43,7 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
         windows.iter().map(|window| Publishing { window, stage, allow_shrink }).collect();
     let starts: Vec<_> = windows.iter().map(|window| window.start).collect();
     let versions = windows.iter().map(|window| window.code_version.clone());
-    mixture::admit_all(&pipeline, &format!("plan {plan_id}"), &starts, versions)?;
+    mixture::admit_all(&pipeline, Bringing::Plan(plan_id), &starts, versions)?;
     several::exchange(&publishing)?;
     if let Some((before, after)) = &definition
         && !pipeline.redefine(before, after)

@@ -5,7 +5,7 @@ use crate::error::{Code, Error, Result, answer};
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::rights::{self, Level};
 use crate::ledger::window::require_reason;
-use crate::ledger::{compatible, mixture, version};
+use crate::ledger::{compatible, version};
 use crate::postgres::meaning;
 use crate::postgres::reach::Part;
 use crate::postgres::{quote, role, session, settings, spi};
@@ -130,9 +130,7 @@ fn version_compatible_drop(
 fn take_back(pipeline: Option<String>, old: Option<String>, new: Option<String>) -> Result<&'static str> {
     session::require_writable()?;
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
-    let [old, new] = [require_version("old", old)?, require_version("new", new)?];
-    compatible::take_back(&pipeline, &old, &new)?;
-    mixture::warn_if_mixed(&pipeline, &format!("{old} and {new} are not compatible any more"));
+    compatible::take_back(&pipeline, &require_version("old", old)?, &require_version("new", new)?)?;
     Ok("dropped")
 }
 

@@ -2,7 +2,9 @@
 
 use crate::error::{Code, Error, Result};
 use crate::ledger::alike::Alike;
+use crate::ledger::mixture::{self, OnMixture};
 use crate::ledger::pipeline::Pipeline;
+use crate::ledger::version;
 use crate::ledger::window::Reading;
 use crate::postgres::{lock, lock::Key, role, spi};
 
@@ -56,12 +58,13 @@ pub fn record(pipeline: &Pipeline, old: &str, new: &str, reason: &str) -> Result
             .detail(format!("old and new are both \"{old}\"."))
             .hint("Name two versions; SELECT code_version FROM backfill.versions lists them."));
     }
+    version::require_name(Some(old)).and(version::require_name(Some(new)))?;
     let by = role::name(role::caller());
     role::as_ledger(|| {
         lock::exclusive(Key::Decisions { pipeline: pipeline.id });
         require_known(pipeline, old)?;
-        // What workers will state nobody can know before, where mixtures are refused.
-        if pipeline.query.is_some() {
+        // What workers will state nobody can know before, nor what a query is that was refused with all that its call wrote.
+        if pipeline.query.is_some() && pipeline.on_mixture != OnMixture::Refuse {
             require_known(pipeline, new)?;
         }
         Ok(if say(pipeline.id, old, new, reason, &by) { "recorded" } else { "unchanged" })
@@ -71,14 +74,12 @@ pub fn record(pipeline: &Pipeline, old: &str, new: &str, reason: &str) -> Result
 const TAKE_BACK: &str = "DELETE FROM backfill.version_compatible_data d
     WHERE d.pipeline_id = $1 AND (d.old, d.new) IN (($2, $3), ($3, $2))";
 
-/// Takes that back (42704 where nobody said so).
+/// Takes that back (42704 where nobody said so), when all that was let in for it is committed.
 pub fn take_back(pipeline: &Pipeline, old: &str, new: &str) -> Result<()> {
+    mixture::exclude_all(pipeline, "version_compatible_drop")?;
     let args = [pipeline.id.into(), old.into(), new.into()];
-    let gone = role::as_ledger(|| {
-        lock::exclusive(Key::Decisions { pipeline: pipeline.id });
-        spi::run(TAKE_BACK, &args)
-    });
-    if gone > 0 {
+    if role::as_ledger(|| spi::run(TAKE_BACK, &args)) > 0 {
+        mixture::warn_if_mixed(pipeline, &format!("{old} and {new} are not compatible any more"));
         return Ok(());
     }
     Err(Error::new(Code::Undefined, "nobody said that these versions are compatible")

@@ -5,7 +5,9 @@
 //! pipeline stands afterwards. Putting back what a plan replaced is exempt.
 //!
 //! What was published under another setting is looked at before COMMIT: it is refused where mixtures are refused by then
-//! (40001). Whoever gives the pipeline that setting closes its gate, so that nobody commits between the two.
+//! (40001). Whoever gives the pipeline that setting closes its gate, so that nobody commits between the two. Calls of people
+//! hold `Key::Mixture` under any setting, and a change of it, in either direction, takes that exclusively: what was judged
+//! by the setting of then, or was not looked at, has committed before the setting is another one. So does whoever divides a class.
 //!
 //! What was looked at must hold until COMMIT, so that a publication of such a pipeline takes `Key::Mixture`: shared where it
 //! only adds to a class that is there, exclusively where it may bring the first slice of a class or take the last one away. It
@@ -19,6 +21,7 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::gate;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan;
+use crate::ledger::version::UNKNOWN;
 use crate::postgres::{lock, lock::Key, quote, role, settings, spi};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -46,8 +49,9 @@ impl OnMixture {
 }
 
 thread_local! {
-    /// What this transaction published while its pipeline took mixtures; a savepoint may have undone it since.
-    static UNJUDGED: RefCell<Vec<i64>> = const { RefCell::new(Vec::new()) };
+    /// What this transaction published while its pipeline took mixtures, by pipeline and token; a savepoint may have undone it
+    /// since.
+    static UNJUDGED: RefCell<Vec<(i64, i64)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Called when a transaction ends.
@@ -57,7 +61,8 @@ pub fn forget() {
 
 /// Refuses to commit what was published before its pipeline came to refuse mixtures (40001).
 pub fn require_judged(token: i64, on_mixture: &str) -> Result<()> {
-    if on_mixture != OnMixture::REFUSE || !UNJUDGED.with_borrow(|tokens| tokens.contains(&token)) {
+    let is_judged = || UNJUDGED.with_borrow(|open| open.iter().all(|(_, unjudged)| *unjudged != token));
+    if on_mixture != OnMixture::REFUSE || is_judged() {
         return Ok(());
     }
     Err(Error::new(Code::Serialization, format!("the slice of token {token} was not judged"))
@@ -65,8 +70,16 @@ pub fn require_judged(token: i64, on_mixture: &str) -> Result<()> {
         .hint("Roll back and repeat the transaction."))
 }
 
-/// The version that stands for slices without one.
-const UNKNOWN: &str = "unknown";
+/// Refuses to make a pipeline refuse mixtures in a transaction that has published to it without being judged (55000): it could
+/// never commit.
+pub fn require_none_open(pipeline: &Pipeline) -> Result<()> {
+    let token =
+        UNJUDGED.with_borrow(|open| open.iter().find(|(id, _)| *id == pipeline.id).map(|(_, token)| *token));
+    let Some(token) = token else { return Ok(()) };
+    Err(Error::new(Code::NotInState, "on_mixture cannot become 'refuse' in a transaction that has published")
+        .detail(format!("It has published under token {token}, and nobody has judged that slice."))
+        .hint("COMMIT first, and repeat the call."))
+}
 
 /// The slices that a pipeline ($1) has now, newest window first.
 macro_rules! slices {
@@ -223,7 +236,7 @@ impl Publication {
         let found = role::as_ledger(|| spi::latest(PENDING, &[token.into(), version.into()], decode));
         let publication = found.into_iter().next()?;
         if !publication.is_refusable() {
-            UNJUDGED.with_borrow_mut(|tokens| tokens.push(token));
+            UNJUDGED.with_borrow_mut(|open| open.push((publication.pipeline_id, token)));
         }
         Some(publication)
     }
@@ -245,11 +258,8 @@ impl Publication {
         let pipeline = Pipeline::by_id(self.pipeline_id);
         let window = pipeline.key_of(self.window);
         if self.is_refusable() {
-            return Err(refused(
-                &pipeline,
-                &format!("window {window} under token {}", self.token),
-                &self.version,
-            ));
+            let what = format!("window {window} under token {}", self.token);
+            return Err(refused(&pipeline, &what, &self.version, &described(&pipeline)));
         }
         warn(&pipeline, &format!("window {window} is of code version {}", self.version));
         Ok(())
@@ -267,13 +277,18 @@ fn warn(pipeline: &Pipeline, what: &str) {
 const VERSIONS: &str = concat!(
     "SELECT s.code_version, pg_catalog.count(*), pg_catalog.min(s.window_start), pg_catalog.max(s.window_start) FROM ",
     slices!(),
-    " s GROUP BY s.code_version ORDER BY 4 DESC, 1 LIMIT 5"
+    " s WHERE NOT s.window_start = ANY ($2) GROUP BY s.code_version ORDER BY 4 DESC, 1 LIMIT 5"
 );
 
 /// The versions of the slices that there are, with their windows.
 fn described(pipeline: &Pipeline) -> String {
+    described_beside(pipeline, &[])
+}
+
+/// Those of the slices of other windows.
+fn described_beside(pipeline: &Pipeline, windows: &[Instant]) -> String {
     let found = role::as_ledger(|| {
-        spi::latest_bulk(VERSIONS, &[pipeline.id.into()], |row| {
+        spi::latest_bulk(VERSIONS, &[pipeline.id.into(), windows.to_vec().into()], |row| {
             let (first, last) = (pipeline.key_of(row.at(3)), pipeline.key_of(row.at(4)));
             let windows = match row.at::<i64>(2) {
                 1 => format!("window {first}"),
@@ -299,13 +314,38 @@ pub fn ways_forward(pipeline: &Pipeline) -> String {
     )
 }
 
-fn refused(pipeline: &Pipeline, what: &str, version: &str) -> Error {
+fn refused(pipeline: &Pipeline, what: &str, version: &str, others: &str) -> Error {
     Error::new(Code::Mixed, format!("{what} would mix code versions in pipeline \"{}\"", pipeline.name))
         .detail(format!(
-            "It is of version {version}; the slices that there are are of {}. on_mixture is 'refuse'.",
-            described(pipeline)
+            "It is of version {version}; the slices beside it are of {others}. on_mixture is 'refuse'."
         ))
         .hint(ways_forward(pipeline))
+}
+
+/// What brings several slices at once.
+#[derive(Debug, Clone, Copy)]
+pub enum Bringing {
+    Adoption,
+    Plan(i64),
+}
+
+impl Bringing {
+    fn shown(self) -> String {
+        match self {
+            Self::Adoption => "what is adopted".to_owned(),
+            Self::Plan(plan_id) => format!("plan {plan_id}"),
+        }
+    }
+
+    /// How it would take in the windows whose slices it does not fit.
+    fn advice(self) -> String {
+        match self {
+            Self::Adoption => String::new(),
+            Self::Plan(plan_id) => format!(
+                "Of another version are windows that it leaves out: SELECT backfill_extend({plan_id}) adds to an approved plan what became due since, window_unlock() and window_unskip() free what a person closed. "
+            ),
+        }
+    }
 }
 
 /// The classes of all slices, with whether any is not of some windows ($2); and those of some versions ($3), with NULL.
@@ -351,17 +391,17 @@ fn fit_together(pipeline: &Pipeline, windows: &[Instant], versions: &BTreeSet<St
 /// Judges windows that are published, adopted or planned at once (BF007). `holds` keeps what is found until COMMIT.
 fn judge(
     pipeline: &Pipeline,
-    what: &str,
+    what: Bringing,
     windows: &[Instant],
     versions: impl IntoIterator<Item = Option<String>>,
     holds: bool,
 ) -> Result<()> {
+    if holds {
+        exclude(pipeline);
+    }
     let on_mixture = setting(pipeline);
     if on_mixture == OnMixture::Allow {
         return Ok(());
-    }
-    if on_mixture == OnMixture::Refuse && holds {
-        exclude(pipeline);
     }
     let unknown = || UNKNOWN.to_owned();
     let versions: BTreeSet<String> =
@@ -371,30 +411,46 @@ fn judge(
     }
     let shown = versions.into_iter().collect::<Vec<_>>().join(", ");
     if on_mixture == OnMixture::Refuse {
-        return Err(refused(pipeline, what, &shown));
+        let error = refused(pipeline, &what.shown(), &shown, &described_beside(pipeline, windows));
+        return Err(error.hint(what.advice() + &ways_forward(pipeline)));
     }
-    warn(pipeline, &format!("{what} is of code version {shown}"));
+    warn(pipeline, &format!("{} is of code version {shown}", what.shown()));
     Ok(())
 }
 
 /// For a call that publishes all of these windows, or adopts them.
 pub fn admit_all(
     pipeline: &Pipeline,
-    what: &str,
+    what: Bringing,
     windows: &[Instant],
     versions: impl IntoIterator<Item = Option<String>>,
 ) -> Result<()> {
     judge(pipeline, what, windows, versions, true)
 }
 
-/// For a call of a person that takes slices away or puts others in their place without being asked: nobody else publishes
-/// before it has committed, where that matters. Others wait for the decisions that it holds, so that it does not wait for
-/// workers for long (55P03).
+/// For a call of a person that brings slices, or takes them away: nobody else publishes before it has committed, where
+/// mixtures are refused, and nobody makes them so where they are not. Others wait for the decisions that it holds, so that it
+/// does not wait for workers for long (55P03).
 pub fn exclude(pipeline: &Pipeline) {
-    if setting(pipeline) == OnMixture::Refuse {
-        let lock = || lock::exclusive(Key::Mixture { pipeline: pipeline.id });
-        settings::with_patience(|| role::as_ledger(lock));
-    }
+    let key = Key::Mixture { pipeline: pipeline.id };
+    settings::with_patience(|| {
+        role::as_ledger(|| {
+            lock::shared_at_once(&[key]);
+            if setting(pipeline) == OnMixture::Refuse {
+                lock::release_shared(key);
+                lock::exclusive(key);
+            }
+        });
+    });
+}
+
+/// For a call of a person that changes what is refused: all that was judged, and all that people brought without being judged,
+/// is committed. It comes before the gate in the order of locks (55000), and waits for nobody for long (55P03).
+pub fn exclude_all(pipeline: &Pipeline, call: &str) -> Result<()> {
+    gate::require_none_closed(call)?;
+    let keys = [Key::Decisions { pipeline: pipeline.id }, Key::Mixture { pipeline: pipeline.id }];
+    settings::with_patience(|| role::as_ledger(|| keys.into_iter().for_each(lock::exclusive)));
+    Ok(())
 }
 
 /// Whether any slice is of the class of a version ($2), how many slices there are, and the window of one.
@@ -453,16 +509,16 @@ pub fn admit_plan(
     windows: &[Window],
 ) -> Result<()> {
     let Some(version) = version else { return Ok(()) };
-    let what = format!("plan {plan_id}");
+    let what = Bringing::Plan(plan_id);
     let starts: Vec<Instant> = windows.iter().map(|window| window.start).collect();
     let on_mixture = setting(pipeline);
     if together || on_mixture != OnMixture::Refuse {
-        return judge(pipeline, &what, &starts, [Some(version.to_owned())], false);
+        return judge(pipeline, what, &starts, [Some(version.to_owned())], false);
     }
     // Where only one window is open, nothing else may be built beside it before.
     let open = Open::to(pipeline.id, Some(version));
     let fits = open == Open::All || starts.len() == 1 && open.takes(starts[0]);
-    if fits { Ok(()) } else { Err(refused(pipeline, &what, version)) }
+    if fits { Ok(()) } else { Err(refused(pipeline, &what.shown(), version, &described(pipeline))) }
 }
 
 const CLASSES: &str = concat!(

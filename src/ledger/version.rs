@@ -11,6 +11,19 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::prelude::PgSqlErrorCode;
 
+/// What stands for the version of slices without one.
+pub const UNKNOWN: &str = "unknown";
+
+/// Refuses a version that somebody states if it is the word for having none (22023).
+pub fn require_name(version: Option<&str>) -> Result<()> {
+    if version != Some(UNKNOWN) {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidParameter, format!("code_version cannot be '{UNKNOWN}'"))
+        .detail("That stands for slices without a version, which are compatible with none.")
+        .hint("Leave it out, or name the code, such as 'legacy' or the name of the old job."))
+}
+
 const KNOWN: &str = "SELECT 1 FROM backfill.version_data
     WHERE pipeline_id = $1 AND code_version = $2 AND (query, query_path) = ($3, $4)";
 

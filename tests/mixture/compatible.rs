@@ -74,9 +74,19 @@ fn a_version_without_a_name_is_compatible_with_none() {
     let (_database, mut session) = written_by(&["NULL", "'v1'", "'v2'"]);
     session.run(&say("v1", "v2"));
     assert!(mixed(&mut session));
-    let failure = assert_sqlstate!(session.try_run(&say("unknown", "v1")), "42704");
+    let failure = assert_sqlstate!(session.try_run(&say("v4", "v1")), "42704");
     assert!(failure.hint.contains("backfill.versions"), "{failure}");
-    assert_sqlstate!(session.try_run(&say("v4", "v1")), "42704");
+    // Nor does anybody make one by that name.
+    for call in [
+        &say("unknown", "v1"),
+        &say("v1", "unknown"),
+        "SELECT FROM backfill_claim('w', pipelines => '{daily}', code_version => 'unknown')",
+        "SELECT pipeline_alter('daily', '{\"code_version\": \"unknown\"}')",
+        "SELECT backfill_plan('daily', NULL, NULL, 'why', code_version => 'unknown')",
+        "SELECT window_adopt('daily', NULL, NULL, 'unknown', 'why')",
+    ] {
+        assert_sqlstate!(session.try_run(call), "22023");
+    }
     assert_sqlstate!(session.try_run(&say("v1", "v1")), "22023");
     assert_sqlstate!(session.try_run("SELECT version_compatible('daily', 'v1', 'v2', ' ')"), "22023");
     assert_sqlstate!(session.try_run("SELECT version_compatible('daily', 'v1', NULL, 'why')"), "22004");

@@ -227,3 +227,50 @@ fn who_decides_waits_for_an_idle_worker_but_not_for_long() {
     session.run("COMMIT");
     person.run("SELECT window_adopt('daily', '2024-02-01', '2024-02-02', 'v1', 'why')");
 }
+
+/// The setting is another one when all that was judged by it, or was not judged, has committed.
+#[test]
+fn who_changes_what_is_refused_waits_for_what_is_open_but_not_for_long() {
+    let alter = |to: &str| format!("SELECT pipeline_alter('daily', '{{\"on_mixture\": \"{to}\"}}')");
+    let drop = "SELECT version_compatible_drop('daily', 'v1', 'v2')";
+    let adopt = "SELECT window_adopt('daily', '2024-02-01', '2024-02-02', 'v1', 'why')";
+    let (database, mut writer) = january("refuse");
+    let mut person = crate::support::impatient(&database);
+    // Judged, and the first of its class.
+    let token = lease(&mut writer, 1, "v1").unwrap();
+    writer.run("BEGIN");
+    replace(&mut writer, token, "").unwrap();
+    assert_eq!(person.failure(&alter("warn")).sqlstate, "55P03");
+    writer.run("COMMIT");
+    // Let in because somebody said that they are alike.
+    person.run("SELECT version_compatible('daily', 'v1', 'v2', 'nothing changed')");
+    let token = lease(&mut writer, 2, "v2").unwrap();
+    writer.run("BEGIN");
+    replace(&mut writer, token, "").unwrap();
+    assert_eq!(person.failure(drop).sqlstate, "55P03");
+    writer.run("ROLLBACK");
+    person.run(drop);
+    assert_refused(replace(&mut writer, token, ""), &["v1", "v2"]);
+    // Adopted, and not judged.
+    person.run(&alter("allow"));
+    writer.run("INSERT INTO facts VALUES ('2024-02-01 06:00Z', 0)");
+    writer.run(&format!("BEGIN; {adopt}"));
+    assert_eq!(person.failure(&alter("refuse")).sqlstate, "55P03");
+    writer.run("COMMIT");
+    person.run(&alter("refuse"));
+    assert_eq!(versions(&mut person), ["1|v1", "32|v1"]);
+}
+
+#[test]
+fn mixtures_do_not_come_to_be_refused_behind_a_publication_of_the_same_transaction() {
+    let (_database, mut session) = january("warn");
+    let token = lease(&mut session, 1, "v1").unwrap();
+    session.run("BEGIN");
+    replace(&mut session, token, "").unwrap();
+    let failure = session.failure("SELECT pipeline_alter('daily', '{\"on_mixture\": \"refuse\"}')");
+    assert_eq!(failure.sqlstate, "55000", "{failure}");
+    session.run("ROLLBACK; BEGIN; SELECT pipeline_alter('daily', '{\"on_mixture\": \"refuse\"}')");
+    replace(&mut session, token, "").unwrap();
+    session.run("COMMIT");
+    assert_eq!(versions(&mut session), ["1|v1"]);
+}

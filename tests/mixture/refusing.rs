@@ -61,10 +61,11 @@ fn no_publication_mixes() {
     refused(&mut session, &format!("SELECT quarantine_accept({kept}, 'they are right')"), &of);
     // What was there before.
     session.run("SELECT backfill_cancel(1, 'x'); INSERT INTO facts VALUES ('2024-01-20 06:00Z', 0)");
-    for version in ["v2", "unknown"] {
-        let adopt = format!("SELECT window_adopt('daily', '2024-01-20', '2024-01-21', '{version}', 'why')");
-        refused(&mut session, &adopt, &[version, "v1"]);
-    }
+    refused(
+        &mut session,
+        "SELECT window_adopt('daily', '2024-01-20', '2024-01-21', 'v2', 'why')",
+        &["v2", "v1"],
+    );
     session.run("SELECT window_adopt('daily', '2024-01-20', '2024-01-21', 'v1', 'why')");
     assert_eq!(versions(&mut session), ["1|v1", "2|v1", "20|v1"]);
     // The way forward that was named.
@@ -165,7 +166,7 @@ fn the_whole_table_changes_its_code_together() {
     // Live work goes on with the old code meanwhile, and that is in the way.
     session.run("SELECT backfill_plan('daily', '2024-01-04', '2024-01-05', 'live', expect => 1)");
     publish(&mut session, 4, "v1");
-    refused(&mut session, &format!("SELECT backfill_publish({plan})"), &["v2", "v1 (4 windows"]);
+    refused(&mut session, &format!("SELECT backfill_publish({plan})"), &["v2", "v1 (window 2024-01-04)"]);
     assert_eq!(session.plan_state(plan), "staged");
     session.run(&format!("SELECT backfill_cancel({plan}, 'again, with all of them')"));
     session.run("SELECT backfill_plan('daily', '2024-01-01', '2024-01-05', 'x', code_version => 'v2', publish => 'together', expect => 4)");
