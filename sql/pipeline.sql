@@ -121,6 +121,7 @@ CREATE TABLE backfill.version_compatible_data (
     PRIMARY KEY (pipeline_id, old, new),
     CHECK (old <> new)
 );
+CREATE INDEX ON backfill.version_compatible_data (pipeline_id, new);
 COMMENT ON TABLE backfill.version_compatible_data IS 'Pairs of code versions of which somebody said that slices of both may stand side by side.';
 
 -- A history: a mark that was lifted stays, with who lifted it, when and why. The tokens order it among the runs without

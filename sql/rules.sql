@@ -2,23 +2,36 @@
 
 -- Versions that were said to be compatible, directly or over others, are one class, named by the smallest of them. Every
 -- other version is a class by itself, and so are all slices without one: COALESCE(class, code_version, 'unknown').
--- Pipeline by pipeline, so that the question about one walks over no other's pairs.
-CREATE VIEW backfill.version_class_data AS
-SELECT p.pipeline_id, c.code_version, c.class
-FROM backfill.pipeline_data p
-CROSS JOIN LATERAL (
-    WITH RECURSIVE pair AS (
-        SELECT d.old AS one, d.new AS other FROM backfill.version_compatible_data d WHERE d.pipeline_id = p.pipeline_id
+-- Walked from each version by itself, so that the question about one costs no more than its class has pairs.
+CREATE VIEW backfill.version_alike_data AS
+SELECT v.pipeline_id, v.code_version, m.code_version AS other
+FROM (
+    SELECT DISTINCT e.pipeline_id, e.code_version
+    FROM (
+        SELECT d.pipeline_id, d.old AS code_version FROM backfill.version_compatible_data d
         UNION ALL
-        SELECT d.new, d.old FROM backfill.version_compatible_data d WHERE d.pipeline_id = p.pipeline_id
-    ), reached AS (
-        SELECT one AS code_version, one AS other FROM pair
+        SELECT d.pipeline_id, d.new FROM backfill.version_compatible_data d
+    ) e
+) v
+CROSS JOIN LATERAL (
+    WITH RECURSIVE member AS (
+        SELECT v.code_version
         UNION
-        SELECT r.code_version, s.other FROM reached r JOIN pair s ON s.one = r.other
+        SELECT n.code_version FROM member r
+        CROSS JOIN LATERAL (
+            SELECT d.new AS code_version FROM backfill.version_compatible_data d WHERE d.pipeline_id = v.pipeline_id AND d.old = r.code_version
+            UNION ALL
+            SELECT d.old FROM backfill.version_compatible_data d WHERE d.pipeline_id = v.pipeline_id AND d.new = r.code_version
+        ) n
     )
-    SELECT r.code_version, pg_catalog.min(r.other COLLATE "C") AS class FROM reached r GROUP BY r.code_version
-) c;
-COMMENT ON VIEW backfill.version_class_data IS 'The class of each code version that was said to be compatible with another. The one place of this rule.';
+    SELECT member.code_version FROM member
+) m;
+COMMENT ON VIEW backfill.version_alike_data IS 'For each code version that was said to be compatible with another all that are of its class, itself among them. The one place of this rule.';
+
+CREATE VIEW backfill.version_class_data AS
+SELECT a.pipeline_id, a.code_version, pg_catalog.min(a.other COLLATE "C") AS class
+FROM backfill.version_alike_data a GROUP BY a.pipeline_id, a.code_version;
+COMMENT ON VIEW backfill.version_class_data IS 'The class of each code version that was said to be compatible with another.';
 
 -- Decisions that close a window. While one is in force nobody is handed the window. What a lock closes stays its plan's;
 -- a skip takes the window from the plan that owned it (plan_id) for good. Leases up to last_token are void, so that one

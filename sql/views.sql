@@ -195,10 +195,10 @@ FROM (
 ) s
 JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
-JOIN backfill.target_data t ON t.oid = p.target
+LEFT JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.version_class_data c ON c.pipeline_id = s.pipeline_id AND c.code_version = s.code_version
 GROUP BY t.target, s.pipeline_id, v.name;
-COMMENT ON VIEW backfill.version_mix IS 'Per target and pipeline the code versions that built its slices, with their number of windows, whether they are mixed: whether they are of more than one class, and the ranges of neighbouring windows of each version, in the order of time, with bounds as backfill_plan() takes them.';
+COMMENT ON VIEW backfill.version_mix IS 'Per target (NULL where the slices lie outside of this database, or the table was dropped) and pipeline the code versions that built its slices, with their number of windows, whether they are mixed: whether they are of more than one class, and the ranges of neighbouring windows of each version, in the order of time, with bounds as backfill_plan() takes them.';
 
 CREATE VIEW backfill.verifications WITH (security_barrier) AS
 SELECT d.plan_id, v.name AS pipeline, backfill.window_key(d.pipeline_id, d.window_start) AS window_key, d.window_start,

@@ -186,7 +186,7 @@ fn why_named(pipeline: Option<String>, window_key: Option<String>) -> Result<Str
 /// One honest sentence or more on why the window is as it is, and what would move it.
 fn why(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> String {
     let mut said = state_text(pipeline, seen);
-    if let (State::Eligible, Some(wanted)) = (seen.state, &obstacles.wanted) {
+    if let Some(wanted) = obstacles.wanted(seen) {
         said.push_str(&format!(
             " on_mixture is 'refuse': a worker gets it that states a version compatible with {wanted}. {}",
             mixture::ways_forward(pipeline)
@@ -201,7 +201,7 @@ fn why(pipeline: &Pipeline, obstacles: &Obstacles, seen: &Seen) -> String {
 fn state_text(pipeline: &Pipeline, seen: &Seen) -> String {
     let record = seen.record();
     let at = |instant: Instant| instant_text(pipeline.grid.zone(), instant);
-    let error = || record.error.as_deref().unwrap_or("no reason given").to_owned();
+    let error = || record.error.as_deref().unwrap_or("no reason given").trim_end_matches('.').to_owned();
     let said = || {
         let said = record.said.as_ref().expect("states that a person gave have a mark");
         format!("by {} at {}: {}", said.by, at(said.at), said.reason)

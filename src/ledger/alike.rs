@@ -9,9 +9,8 @@ use std::collections::BTreeSet;
 /// A code version with all of its class.
 pub struct Alike(BTreeSet<String>);
 
-const CLASS: &str = "SELECT other.code_version FROM backfill.version_class_data one
-    JOIN backfill.version_class_data other ON other.pipeline_id = one.pipeline_id AND other.class = one.class
-    WHERE one.pipeline_id = $1 AND one.code_version = $2";
+const CLASS: &str =
+    "SELECT a.other FROM backfill.version_alike_data a WHERE a.pipeline_id = $1 AND a.code_version = $2";
 
 impl Alike {
     pub fn to(reading: Reading, pipeline_id: i64, version: String) -> Self {
@@ -26,6 +25,11 @@ impl Alike {
     /// Those of what the pipeline runs now; `None` where that is for its workers to say.
     pub fn to_current(reading: Reading, pipeline: &Pipeline) -> Option<Self> {
         version::shown(reading, pipeline).map(|version| Self::to(reading, pipeline.id, version))
+    }
+
+    /// For a statement to look for.
+    pub fn to_vec(&self) -> Vec<String> {
+        self.0.iter().cloned().collect()
     }
 
     /// Nobody knows whether a slice without a version was built by them.

@@ -18,10 +18,12 @@
 use crate::domain::calendar::Window;
 use crate::domain::zone::Instant;
 use crate::error::{Code, Error, Result};
+use crate::ledger::alike::Alike;
 use crate::ledger::gate;
 use crate::ledger::pipeline::Pipeline;
 use crate::ledger::plan;
 use crate::ledger::version::UNKNOWN;
+use crate::ledger::window::Reading;
 use crate::postgres::{lock, lock::Key, quote, role, settings, spi};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -93,13 +95,10 @@ macro_rules! slices {
     };
 }
 
-/// Whether a slice is of the class of a version ($2).
+/// Whether a slice is of a class: of one of its versions ($2).
 macro_rules! is_same {
     () => {
-        "(s.code_version = $2 OR s.code_version IN (
-            SELECT o.code_version FROM backfill.version_class_data m
-            JOIN backfill.version_class_data o ON o.pipeline_id = $1 AND o.class = m.class
-            WHERE m.pipeline_id = $1 AND m.code_version = $2))"
+        "(s.code_version = ANY ($2))"
     };
 }
 
@@ -146,6 +145,11 @@ const FAR: &str = concat!(
     " s WHERE s.window_start <> $3)"
 );
 
+/// The versions of the class of one.
+fn class_of(pipeline_id: i64, version: &str) -> Vec<String> {
+    Alike::to(Reading::Deciding, pipeline_id, version.to_owned()).to_vec()
+}
+
 /// How the slice of a window would stand among those of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
@@ -160,12 +164,12 @@ struct Standing {
 impl Standing {
     /// Whether a slice of the class is where one is looked for first.
     fn is_near(pipeline_id: i64, version: &str, window: Instant) -> bool {
-        let args = [pipeline_id.into(), version.into(), window.into()];
+        let args = [pipeline_id.into(), class_of(pipeline_id, version).into(), window.into()];
         role::as_ledger(|| spi::latest(NEAR, &args, |row| row.at(1)))[0]
     }
 
     fn of(pipeline_id: i64, version: &str, window: Instant) -> Self {
-        let args = [pipeline_id.into(), version.into(), window.into()];
+        let args = [pipeline_id.into(), class_of(pipeline_id, version).into(), window.into()];
         role::as_ledger(|| {
             let both = |row: &spi::Row| (row.at::<bool>(1), row.at::<bool>(2));
             let (is_shared, replaces) = spi::latest(NEAR, &args, both)[0];
@@ -274,10 +278,13 @@ fn warn(pipeline: &Pipeline, what: &str) {
     );
 }
 
+/// How many versions a sentence names.
+const NAMED: usize = 5;
+
 const VERSIONS: &str = concat!(
     "SELECT s.code_version, pg_catalog.count(*), pg_catalog.min(s.window_start), pg_catalog.max(s.window_start) FROM ",
     slices!(),
-    " s WHERE NOT s.window_start = ANY ($2) GROUP BY s.code_version ORDER BY 4 DESC, 1 LIMIT 5"
+    " s WHERE NOT s.window_start = ANY ($2) GROUP BY s.code_version ORDER BY 4 DESC, 1"
 );
 
 /// The versions of the slices that there are, with their windows.
@@ -287,7 +294,7 @@ fn described(pipeline: &Pipeline) -> String {
 
 /// Those of the slices of other windows.
 fn described_beside(pipeline: &Pipeline, windows: &[Instant]) -> String {
-    let found = role::as_ledger(|| {
+    let mut found = role::as_ledger(|| {
         spi::latest_bulk(VERSIONS, &[pipeline.id.into(), windows.to_vec().into()], |row| {
             let (first, last) = (pipeline.key_of(row.at(3)), pipeline.key_of(row.at(4)));
             let windows = match row.at::<i64>(2) {
@@ -297,6 +304,10 @@ fn described_beside(pipeline: &Pipeline, windows: &[Instant]) -> String {
             format!("{} ({windows})", row.at::<String>(1))
         })
     });
+    if let Some(more) = found.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        found.truncate(NAMED);
+        found.push(format!("{more} more"));
+    }
     found.join(", ")
 }
 
@@ -453,7 +464,7 @@ pub fn exclude_all(pipeline: &Pipeline, call: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether any slice is of the class of a version ($2), how many slices there are, and the window of one.
+/// Whether any slice is of a class (its versions are $2), how many slices there are, and the window of one.
 const COUNTS: &str = concat!(
     "SELECT COALESCE(pg_catalog.bool_or(",
     is_same!(),
@@ -477,7 +488,7 @@ impl Open {
         if Standing::is_near(pipeline_id, version, NO_WINDOW) {
             return Self::All;
         }
-        let args = [pipeline_id.into(), version.into()];
+        let args = [pipeline_id.into(), class_of(pipeline_id, version).into()];
         let found = role::as_ledger(|| {
             spi::latest_bulk(COUNTS, &args, |row| {
                 (row.at::<bool>(1), row.at::<i64>(2), row.get::<Instant>(3))

@@ -9,7 +9,7 @@ use crate::ledger::window::Reading;
 use crate::ledger::{version, writer};
 use crate::postgres::lock::{Holders, Key};
 use crate::postgres::{role, spi};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Who or what is in the way, and how.
 #[derive(Debug, Clone)]
@@ -30,7 +30,9 @@ pub struct Obstacles {
     /// Why the pipeline's own code builds nothing now.
     mixture: Option<Obstacle>,
     /// Which versions outside workers may state, where that matters.
-    pub wanted: Option<String>,
+    wanted: Option<String>,
+    /// The plans whose windows are of what their workers state.
+    unpinned: HashSet<i64>,
     /// What claims hold that are not committed.
     holders: Holders,
 }
@@ -54,10 +56,10 @@ const CAPS: &str = "WITH held AS (
         WHERE pl.pipeline_id = $1 AND pl.state IN ('approved', 'paused')
     ) s JOIN backfill.pool_data o ON o.pool_id = s.pool_id";
 
-/// Plans that publish each window by itself and know its version.
-const PLANS: &str = "SELECT pl.plan_id, pl.code_version FROM backfill.plan_data pl
-    WHERE pl.pipeline_id = $1 AND pl.state IN ('approved', 'paused') AND pl.publish = 'each'
-      AND pl.code_version IS NOT NULL";
+/// Plans that publish each window by itself, with the version that it will be of, if that is known.
+const PLANS: &str = "SELECT pl.plan_id, COALESCE(pl.code_version, p.code_version)
+    FROM backfill.plan_data pl JOIN backfill.pipeline_data p ON p.pipeline_id = pl.pipeline_id
+    WHERE pl.pipeline_id = $1 AND pl.state IN ('approved', 'paused') AND pl.publish = 'each'";
 
 /// What an open transaction holds, in words: a claim that is not committed, as a rule.
 fn claimed_by(pids: impl IntoIterator<Item = Option<i32>>, what: &str) -> Obstacle {
@@ -85,6 +87,7 @@ impl Obstacles {
             blocking: HashMap::new(),
             mixture: None,
             wanted: None,
+            unpinned: HashSet::new(),
             holders: Holders::default(),
         };
         if waiting().next().is_none() {
@@ -143,9 +146,23 @@ impl Obstacles {
             None => {}
         }
         let plans = role::as_ledger(|| {
-            spi::read(PLANS, &[pipeline.id.into()], |row| (row.at::<i64>(1), row.at::<String>(2)))
+            spi::read(PLANS, &[pipeline.id.into()], |row| (row.at::<i64>(1), row.get::<String>(2)))
         });
-        self.sources.extend(plans.iter().filter_map(|(plan, version)| Some((*plan, against(version)?))));
+        for (plan, version) in plans {
+            match version {
+                Some(version) => self.sources.extend(against(&version).map(|obstacle| (plan, obstacle))),
+                None => drop(self.unpinned.insert(plan)),
+            }
+        }
+    }
+
+    /// Which versions a worker may state to get a window, where that matters.
+    pub fn wanted(&self, seen: &Seen) -> Option<&str> {
+        let is_free = match seen.record().owner_plan {
+            Some(plan) => self.unpinned.contains(&plan),
+            None => seen.state == State::Eligible,
+        };
+        self.wanted.as_deref().filter(|_| is_free && is_waiting(seen.state))
     }
 
     /// What is in the way of a window that waits.

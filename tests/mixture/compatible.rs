@@ -92,6 +92,34 @@ fn a_version_without_a_name_is_compatible_with_none() {
     assert_sqlstate!(session.try_run("SELECT version_compatible('daily', 'v1', NULL, 'why')"), "22004");
 }
 
+/// Slices outside of the database, one version after the other.
+#[test]
+fn a_long_history_of_consents_is_one_class() {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    define(&mut session, "files", "'1 day', '2024-01-01'", "backlog => 0");
+    session.run("SELECT FROM backfill_plan('files', '2024-01-01', '2024-01-03', 'test', expect => 2)");
+    let finish = |session: &mut Session, version: &str| {
+        session.run(&format!(
+            "SELECT backfill_finish(token) FROM backfill_claim('w', pipelines => '{{files}}', code_version => '{version}')"
+        ));
+        session.count("backfill.slices")
+    };
+    assert_eq!(finish(&mut session, "v0"), 1);
+    session.run("SELECT pipeline_alter('files', '{\"on_mixture\": \"refuse\"}')");
+    assert_eq!(finish(&mut session, "v400"), 1, "it is not handed out");
+    session.run(
+        "SELECT version_compatible('files', 'v0', 'v' || n, 'a release') FROM generate_series(1, 399) n",
+    );
+    session.run("SELECT version_compatible('files', 'v0', 'v400', 'a release')");
+    assert_eq!(finish(&mut session, "v400"), 2);
+    let mix = "SELECT target IS NULL, mixed, (SELECT count(*) FROM jsonb_object_keys(versions)) FROM backfill.version_mix";
+    assert_eq!(session.lines(mix), ["t|f|2"]);
+    session.run("SELECT version_compatible_drop('files', 'v0', 'v400')");
+    assert_eq!(session.lines(mix), ["t|t|2"]);
+    assert_eq!(session.count("backfill.attention WHERE kind = 'mixed versions'"), 1);
+}
+
 /// The versions of one pipeline say nothing about those of another, not even of one that had its name.
 #[test]
 fn consent_is_of_one_pipeline() {

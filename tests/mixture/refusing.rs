@@ -120,6 +120,28 @@ fn a_claim_gives_no_window_that_would_mix_and_says_so() {
 }
 
 #[test]
+fn windows_of_a_plan_say_which_versions_count() {
+    let (_database, mut session) = january("refuse");
+    publish(&mut session, 1, "v1");
+    let why = "SELECT window_why('daily', '2024-01-02')";
+    let said: String = session.one(why, &[]);
+    assert!(
+        said.contains("Approved plan 1") && said.contains("compatible with v1 (window 2024-01-01)"),
+        "{said}"
+    );
+    // What the pipeline is pinned to counts for the plan too.
+    session.run("SELECT pipeline_alter('daily', '{\"code_version\": \"v2\"}')");
+    let said: String = session.one(why, &[]);
+    assert!(said.contains("Now version v2 would mix with v1"), "{said}");
+    assert_eq!(
+        session.lines(
+            "SELECT DISTINCT plan_id, blocked_by FROM backfill.blocked WHERE window_key <= '2024-01-31'"
+        ),
+        ["1|on_mixture"]
+    );
+}
+
+#[test]
 fn a_plan_that_would_mix_is_refused_at_approval() {
     let (_database, mut session) = january("refuse");
     publish(&mut session, 1, "v1");
