@@ -1,6 +1,7 @@
 //! Nobody's SQL runs with the rights of somebody else who did not write it: neither as the owner of a pipeline, nor as the owner of the
 //! ledger.
 
+use crate::support::{Calls, define};
 use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};
 
 /// An owner with a pipeline `own` whose target is `owned`, and a worker; both may make what they like in the database.
@@ -188,4 +189,39 @@ fn what_the_query_does_not_call_itself_is_not_analysed_as_its_owner() {
     let me: String = owner.one("SELECT current_user::text", &[]);
     assert_eq!(loot(&mut owner), [format!("{me}|f")]);
     assert_ne!(me, name);
+}
+
+/// An owner whose code fails while it is analysed, with whatever SQLSTATE, is nobody else's concern.
+#[test]
+fn code_that_fails_while_it_is_analysed_keeps_nobody_from_looking_or_claiming() {
+    for sqlstate in ["57014", "40001", "53200", "58000"] {
+        let database = Cluster::shared().database();
+        let mut session = database.connect();
+        session.run(
+            "CREATE TABLE theirs (at timestamptz NOT NULL, n int); CREATE TABLE ours (at timestamptz NOT NULL, n int);
+             CREATE FUNCTION spy(text) RETURNS bool LANGUAGE sql AS 'SELECT true';
+             CREATE DOMAIN watched AS text CHECK (spy(VALUE));
+             CREATE FUNCTION size(int) RETURNS int LANGUAGE sql STABLE AS $$SELECT array_length('{x}'::watched[], 1)$$;",
+        );
+        for name in ["theirs", "ours"] {
+            let query = if name == "theirs" { "SELECT $1, size(1)" } else { "SELECT $1, 1" };
+            define(
+                &mut session,
+                name,
+                &format!("'1 day', now() - interval '2 days', '{name}', 'at'"),
+                &format!("query => '{query}', backlog => 10"),
+            );
+            session.active_for(name, "10 days");
+        }
+        session.run(&format!(
+            "CREATE OR REPLACE FUNCTION spy(text) RETURNS bool LANGUAGE plpgsql AS
+             $$BEGIN RAISE 'poison' USING ERRCODE = '{sqlstate}'; END$$"
+        ));
+        let mut other = database.connect();
+        for view in ["attention", "missed", "windows", "blocked"] {
+            other.run(&format!("SELECT FROM backfill.{view}"));
+        }
+        let claimed = other.lines("SELECT pipeline FROM backfill_claim('w', 100)");
+        assert!(claimed.contains(&"ours".to_owned()), "{sqlstate}: {claimed:?}");
+    }
 }

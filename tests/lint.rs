@@ -122,12 +122,14 @@ fn what_was_edited_since_is_looked_at_when_a_window_is_built() {
     // A view is a query that nobody has read; rows that are stored are taken as they are.
     session.run(
         "CREATE VIEW staged AS SELECT s.at AS day, 1 AS b FROM sales s WHERE s.at < now();
+         CREATE TABLE parted (day timestamptz, b int) PARTITION BY LIST (b); ALTER TABLE parted ENABLE ROW LEVEL SECURITY;
          CREATE TABLE stored AS SELECT '2024-01-01'::timestamptz AS day, 1 AS b",
     );
     let staging =
         |table: &str| format!("SELECT replace_partition({token}, staging => '{table}', finish => false)");
     let failure = assert_sqlstate!(session.try_run(&staging("staged")), "BF010");
     assert!(failure.hint.contains("FROM public.staged"), "{failure}");
+    assert_sqlstate!(session.try_run(&staging("parted")), "BF010");
     session.run(&staging("stored"));
     session
         .run(&format!("SELECT replace_partition({token}, query => $q${}$q$)", given.replace("now()", "$2")));
@@ -162,6 +164,20 @@ fn a_default_of_the_target_counts_as_soon_as_it_is_there() {
     assert_eq!(session.lines(rules), ["clock column b of public.facts (default)"]);
     session.run("ALTER TABLE facts ALTER b DROP DEFAULT");
     assert!(session.lines(rules).is_empty());
+    // One that its domain brings, and what a trigger of a partition does.
+    session.run(
+        "CREATE DOMAIN moment AS timestamptz DEFAULT clock_timestamp(); ALTER TABLE facts ADD made moment;
+         CREATE FUNCTION stamping() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.made := now(); RETURN NEW; END$$;
+         CREATE TABLE parts (day timestamptz NOT NULL, amount numeric, made timestamptz) PARTITION BY RANGE (day);
+         CREATE TABLE of_parts PARTITION OF parts DEFAULT;
+         CREATE TRIGGER stamp BEFORE INSERT ON of_parts FOR EACH ROW EXECUTE FUNCTION stamping()",
+    );
+    assert_eq!(session.lines(rules), ["clock column made of public.facts (default)"]);
+    session.run(&definition(PURE, "").replace("'daily'", "'parted'").replace("'facts'", "'parts'"));
+    assert_eq!(
+        session.lines("SELECT rule || ' ' || place FROM pipeline_lint('parted')"),
+        ["clock trigger stamp of public.of_parts"]
+    );
     session.run("SELECT pipeline_define('outside', '1 day', '2024-01-01')");
     assert!(session.lines("SELECT rule FROM pipeline_lint('outside')").is_empty());
 }

@@ -122,8 +122,8 @@ pub fn require_stored(pipeline: &Pipeline, staging: pg_sys::Oid) -> Result<()> {
         return Ok(());
     }
     let shown = quote::relation(staging);
-    Err(Error::new(Code::Impure, format!("{shown} stores no rows"))
-        .detail("Reading it runs code, which may be no function of the window, and on_impure is 'refuse'.")
+    Err(Error::new(Code::Impure, format!("{shown} does not just hold rows"))
+        .detail("It is a view or a foreign table, has a foreign partition, or has row-level security: reading it runs code, which may be no function of the window, and on_impure is 'refuse'.")
         .hint(format!(
             "Give a query instead, which is looked at: replace_partition(token, query => 'SELECT ... FROM {shown} WHERE ...'); or load the rows into a table."
         )))

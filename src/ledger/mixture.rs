@@ -326,10 +326,12 @@ pub fn ways_forward(pipeline: &Pipeline) -> String {
 }
 
 fn refused(pipeline: &Pipeline, what: &str, version: &str, others: &str) -> Error {
+    let beside = match others {
+        "" => String::new(),
+        others => format!("; the slices beside it are of {others}"),
+    };
     Error::new(Code::Mixed, format!("{what} would mix code versions in pipeline \"{}\"", pipeline.name))
-        .detail(format!(
-            "It is of version {version}; the slices beside it are of {others}. on_mixture is 'refuse'."
-        ))
+        .detail(format!("It is of version {version}{beside}. on_mixture is 'refuse'."))
         .hint(ways_forward(pipeline))
 }
 

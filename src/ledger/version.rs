@@ -133,9 +133,9 @@ pub fn for_person(pipeline: &Pipeline, text: &str, path: &str) -> Result<Option<
 }
 
 /// [`of_query`] for a claim, which waits for nobody: `None` where a table of the query is locked, so that nothing says
-/// what the query means now. A query that cannot be read any more, because a table or its owner is gone, gets the
-/// newest version that it was known under: the attempt then fails where everybody sees it, and neither other
-/// pipelines' windows nor this one's count of attempts suffer.
+/// what the query means now. A query that cannot be read any more, because a table or its owner is gone, or code that it
+/// reaches raises an error, gets the newest version that it was known under: the attempt then fails where everybody sees it,
+/// and neither other pipelines' windows nor this one's count of attempts suffer.
 pub fn for_claim(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> {
     match subtransaction::attempt(|| settings::without_patience(|| of_query(pipeline, text, path))) {
         Ok(Ok(version)) => return version,
@@ -144,7 +144,7 @@ pub fn for_claim(pipeline: &Pipeline, text: &str, path: &str) -> Option<String> 
         {
             return None;
         }
-        Err(caught) if subtransaction::is_passing(&caught) => caught.rethrow(),
+        Err(caught) if subtransaction::is_interrupt(&caught) => caught.rethrow(),
         _ => {}
     }
     newest(Reading::Deciding, pipeline, text, path)
@@ -169,7 +169,7 @@ pub fn shown(reading: Reading, pipeline: &Pipeline) -> Option<String> {
     let read = || settings::without_patience(|| meaning::of_text(&pipeline.owner, text, path));
     match subtransaction::attempt(read) {
         Ok(Ok(meaning)) => Some(meaning.version.clone()),
-        Err(caught) if subtransaction::is_passing(&caught) => caught.rethrow(),
+        Err(caught) if subtransaction::is_interrupt(&caught) => caught.rethrow(),
         _ => newest(reading, pipeline, text, path),
     }
 }

@@ -37,14 +37,19 @@ fn is_of(caught: &CaughtError, classes: &[&str]) -> bool {
     }
 }
 
-/// Whether the call was ended, or came at a bad moment: nothing is learned of what was tried.
-pub fn is_passing(caught: &CaughtError) -> bool {
-    is_of(caught, &["40", "53", "57", "58"])
+/// Whether somebody ended the call. Code of a user that ran in it may raise the same SQLSTATEs.
+pub fn is_interrupt(caught: &CaughtError) -> bool {
+    match caught {
+        CaughtError::PostgresError(report) => {
+            is_of(caught, &["57"]) && report.function_name() == Some("ProcessInterrupts")
+        }
+        _ => true,
+    }
 }
 
-/// Whether an error depends on more than what was tried: also on locks, on the session's limits, on a fault of the server.
+/// Whether an error depends on more than what was tried: on the moment, on locks, on the session's limits, on a fault of the
+/// server.
 pub fn is_accident(caught: &CaughtError) -> bool {
     !matches!(caught, CaughtError::PostgresError(_))
-        || is_passing(caught)
-        || is_of(caught, &["25", "54", "55", "XX"])
+        || is_of(caught, &["25", "40", "53", "54", "55", "57", "58", "XX"])
 }

@@ -108,10 +108,16 @@ pub fn holds_slices(kind: &str) -> bool {
     matches!(kind, "r" | "p" | "f")
 }
 
-/// Whether what is read from a relation lies in this database as rows: it is no view and no foreign table.
+/// Whether what is read from a relation lies in this database as rows: it is no view and no foreign table, has no such
+/// partition, and no policy decides what is read.
 pub fn stores_rows(relation: pg_sys::Oid) -> bool {
-    let kind = unsafe { pg_sys::get_rel_relkind(relation) } as u8;
-    matches!(kind, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_PARTITIONED_TABLE | pg_sys::RELKIND_MATVIEW)
+    const OTHERS: &str = concat!(
+        "SELECT 1 FROM ",
+        with_partitions!("$1"),
+        " t JOIN pg_catalog.pg_class c ON c.oid = t.relid
+        WHERE c.relkind NOT IN ('r', 'p', 'm') OR c.oid = $1 AND c.relrowsecurity"
+    );
+    catalog(OTHERS, relation, |_| ()).is_empty()
 }
 
 /// Whether a relation was not dropped.
