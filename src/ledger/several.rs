@@ -4,7 +4,7 @@
 //! from one window to another: all of it is taken back to a savepoint, and begun again with the rows of all windows deleted
 //! before any are inserted. Nobody sees a difference, and what is broken then is broken by the new rows themselves.
 
-use crate::error::{Code, Error, Result};
+use crate::error::{self, Code, Error, Result};
 use crate::ledger::gate;
 use crate::ledger::publication::{self, Closing, Place};
 use crate::ledger::run::{self, Ending, Run};
@@ -53,7 +53,7 @@ pub fn exchange<W: Window>(windows: &[W], source: &Source) -> Result<()> {
     };
     match is_broken_key(&caught) && windows.len() > 1 {
         true => cleared_first(windows, source, caught),
-        false => caught.rethrow(),
+        false => error::rethrow(caught),
     }
 }
 
@@ -98,7 +98,7 @@ fn cleared_first<W: Window>(windows: &[W], source: &Source, broken: CaughtError)
         let (run, target) = window.open()?;
         // It would delete or change rows of other tables that refer to rows which come again.
         if target.table.referrer().is_some_and(|referrer| referrer.acts) {
-            broken.rethrow();
+            error::rethrow(broken);
         }
         let gone = window
             .is_replaced()
