@@ -1,9 +1,9 @@
+-- No SET clause: what triggers and checks of the target name is found by the caller's own search_path, as in replace_partition().
 CREATE FUNCTION quarantine_accept(token bigint, reason text) RETURNS backfill.replacement
-    LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'quarantine_accept_wrapper';
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'quarantine_accept_wrapper';
 REVOKE ALL ON FUNCTION quarantine_accept(bigint, text) FROM PUBLIC;
 COMMENT ON FUNCTION quarantine_accept(bigint, text) IS
-'Publishes the rows that the attempt with that token left in quarantine, under a new token, as the caller. The reason is kept in backfill.runs (allow_shrink); it stands in for the shrink guard, not for the bounds of the window. Errors: BF001 where the window was handed out again since, BF005 for rows outside the window, BF007 where the slice would mix code versions and on_mixture is refuse, BF009 where a plan will produce it, 40001 where a claim of it is under way, 42704 for a token without rows in quarantine, 55000 where the window is closed or waits for one before it, and where something depends on the table of the rows, or the transaction has made a decision before, 55P03 where somebody keeps it waiting beyond lock_timeout (2 seconds where none is set), 22023, 22004, 42501, 25006.';
+'Publishes the rows that the attempt with that token left in quarantine, under a new token, as the caller and by his search_path. The reason is kept in backfill.runs (allow_shrink); it stands in for the shrink guard, not for the bounds of the window. Errors: BF001 where the window was handed out again since, BF005 for rows outside the window, BF007 where the slice would mix code versions and on_mixture is refuse, BF009 where a plan will produce it, 40001 where a claim of it is under way, 42704 for a token without rows in quarantine, 55000 where the window is closed or waits for one before it, and where something depends on the table of the rows, or the transaction has made a decision before, 55P03 where somebody keeps it waiting beyond lock_timeout (2 seconds where none is set), 22023, 22004, 42501, 25006.';
 
 CREATE FUNCTION quarantine_discard(token bigint) RETURNS bigint
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp

@@ -5,7 +5,7 @@
 //! calls while it assembles a report, puts the code and the fields back.
 
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::pg_sys::panic::{CaughtError, ErrorReport};
 use pgrx::prelude::*;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -141,6 +141,13 @@ pub struct Fields {
     constraint: Option<CString>,
 }
 
+impl Fields {
+    /// Whether they were noted of this error. One that nobody noted has other words.
+    fn are_of(&self, caught: &CaughtError) -> bool {
+        matches!(caught, CaughtError::PostgresError(report) if report.message() == self.message)
+    }
+}
+
 unsafe extern "C-unwind" {
     // pgrx leaves these unbound on purpose; they are called from inside a report only.
     fn errcode(sqlerrcode: c_int) -> c_int;
@@ -263,6 +270,15 @@ pub fn answer<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| raise(error))
 }
 
+/// Raises an error again that was caught on its way. What [`faithful`] noted of it comes back also where a subtransaction, or another
+/// [`faithful`] around that one, has taken the callback off the stack since.
+pub fn rethrow(caught: CaughtError) -> ! {
+    if PENDING.with_borrow(|noted| noted.as_ref().is_some_and(|fields| fields.are_of(&caught))) {
+        unsafe { RESTORE.push(restore) };
+    }
+    caught.rethrow()
+}
+
 /// Runs somebody's SQL so that its error reaches the caller with its own SQLSTATE, constraint, table and
 /// column names.
 pub fn faithful<T>(f: impl FnOnce() -> T) -> T {
@@ -277,14 +293,12 @@ pub fn faithful<T>(f: impl FnOnce() -> T) -> T {
     let result = PgTryBuilder::new(AssertUnwindSafe(f))
         .catch_others(|caught| {
             unsafe { pg_sys::error_context_stack = previous };
-            if let Some(seen) = SEEN.with(|s| s.take()) {
-                use pg_sys::panic::CaughtError::PostgresError;
-                if matches!(&caught, PostgresError(e) if e.message() == seen.message) {
-                    PENDING.with(|p| p.replace(Some(seen)));
-                    unsafe { RESTORE.push(restore) };
-                }
+            if let Some(seen) = SEEN.with(|s| s.take())
+                && seen.are_of(&caught)
+            {
+                PENDING.with(|p| p.replace(Some(seen)));
             }
-            caught.rethrow()
+            rethrow(caught)
         })
         .execute();
     unsafe { pg_sys::error_context_stack = previous };

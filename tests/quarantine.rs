@@ -1,6 +1,6 @@
 //! Rows that were refused: accepted, discarded, swept.
 
-use crate::support::{Calls, Lease, Plan, daily};
+use crate::support::{Calls, Lease, NOTING, Plan, daily};
 use pgrx_tests::{Database, Session, assert_sqlstate};
 
 /// An approved plan.
@@ -357,4 +357,14 @@ fn a_stage_that_something_depends_on_is_named_with_it() {
     session.run(&format!("DROP VIEW looked_at_{kept}, looked_at_{token}"));
     session.run(&accept(kept));
     session.run(&format!("SELECT replace_partition({token})"));
+}
+
+#[test]
+fn triggers_find_their_names_by_the_search_path_of_whoever_accepts() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run(NOTING);
+    let lease = refused(&mut session, 1, 3);
+    session.run(&accept(lease.token));
+    assert_eq!(session.count("noted"), 3);
 }

@@ -21,6 +21,11 @@ pub fn daily_in(cluster: &Cluster, settings: &str) -> Database {
     database
 }
 
+/// Triggers of `facts` that name a table without its schema.
+pub const NOTING: &str = "CREATE TABLE noted (at timestamptz);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO noted VALUES (NEW.at); RETURN NEW; END';
+    CREATE TRIGGER note BEFORE INSERT ON facts FOR EACH ROW EXECUTE FUNCTION note()";
+
 /// Defines a pipeline; `first` are its arguments by position, `more` those by name.
 pub fn define(owner: &mut Session, name: &str, first: &str, more: &str) {
     let comma = if more.is_empty() { "" } else { ", " };

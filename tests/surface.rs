@@ -322,10 +322,12 @@ fn every_argument_has_a_name() {
     assert_eq!(nameless, [""; 0]);
 }
 
-/// Functions that read a user's names or query and pin what they run themselves, a procedure that commits and so
+/// Functions that read a user's names or query, or write his tables, and pin what they run themselves, a procedure that commits and so
 /// can carry no setting, and what has no name to look up.
-const NOT_PINNED: [&str; 14] = [
+const NOT_PINNED: [&str; 17] = [
     "backfill_plan",
+    "backfill_publish",
+    "backfill_revert",
     "backfill_work",
     "bound_in",
     "bound_out",
@@ -336,6 +338,7 @@ const NOT_PINNED: [&str; 14] = [
     "pipeline_alter",
     "pipeline_audit",
     "pipeline_define",
+    "quarantine_accept",
     "replace_or_keep",
     "replace_partition",
     "window_key",

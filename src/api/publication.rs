@@ -9,7 +9,7 @@ use crate::ledger::plan::{self, Plan};
 use crate::ledger::plan_stage::PlanStage;
 use crate::ledger::publication::Closing;
 use crate::ledger::run::{self, Run};
-use crate::ledger::source::Built;
+use crate::ledger::source::{Built, Source};
 use crate::ledger::together::{self, Staged};
 use crate::ledger::window::Reading;
 use crate::ledger::{audit, compatible, gate, several, version};
@@ -21,10 +21,11 @@ use pgrx::prelude::*;
 #[pg_extern(sql = false)]
 fn backfill_publish(plan_id: Option<i64>, allow_shrink: Option<String>) -> i64 {
     let allow_shrink = allow_shrink.filter(|reason| !reason.trim().is_empty());
-    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?, allow_shrink.as_deref())))
+    let source = Source::kept(settings::session_path());
+    answer(settings::pinned(|| publish_plan(plan::require_id(plan_id)?, allow_shrink.as_deref(), &source)))
 }
 
-fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
+fn publish_plan(plan_id: i64, allow_shrink: Option<&str>, source: &Source) -> Result<i64> {
     session::require_writable()?;
     gate::require_none_closed("backfill_publish")?;
     let (pipeline, plan) = for_decision(plan_id)?;
@@ -44,7 +45,7 @@ fn publish_plan(plan_id: i64, allow_shrink: Option<&str>) -> Result<i64> {
     let starts: Vec<_> = windows.iter().map(|window| window.start).collect();
     let versions = windows.iter().map(|window| window.code_version.clone());
     mixture::admit_all(&pipeline, Bringing::Plan(plan_id), &starts, versions)?;
-    several::exchange(&publishing)?;
+    several::exchange(&publishing, source)?;
     if let Some((before, after)) = &definition
         && !pipeline.redefine(before, after)
     {

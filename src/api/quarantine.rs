@@ -13,7 +13,8 @@ use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
 fn quarantine_accept(token: Option<i64>, reason: Option<String>) -> Composite {
-    answer(settings::pinned(|| accept(run::require_token(token)?, reason)))
+    let path = settings::session_path();
+    answer(settings::pinned(|| accept(run::require_token(token)?, reason, path)))
 }
 
 #[pg_extern(sql = false)]
@@ -47,17 +48,17 @@ fn kept(token: i64) -> Result<(Run, Stage)> {
 }
 
 /// It holds the pipeline's decisions while it writes, so it waits for nobody for long (55P03).
-fn accept(token: i64, reason: Option<String>) -> Result<Composite> {
-    settings::with_patience(|| accept_soon(token, reason))
+fn accept(token: i64, reason: Option<String>, path: String) -> Result<Composite> {
+    settings::with_patience(|| accept_soon(token, reason, path))
 }
 
-fn accept_soon(token: i64, reason: Option<String>) -> Result<Composite> {
+fn accept_soon(token: i64, reason: Option<String>, path: String) -> Result<Composite> {
     let reason = require_reason(reason)?;
     gate::require_none_closed("quarantine_accept")?;
     let (refused, stage) = kept(token)?;
     let new = acceptance::issue(&refused)?;
     stage.hand_over(new);
-    let replacement = slice::replace_from_stage(new, &reason)?;
+    let replacement = slice::replace_from_stage(new, &reason, path)?;
     acceptance::note(new, &reason);
     Ok(replacement)
 }

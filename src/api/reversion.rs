@@ -18,12 +18,13 @@ use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
 fn backfill_revert(plan_id: Option<i64>, reason: Option<String>) -> i64 {
-    answer(settings::pinned(|| revert(plan_id, reason)))
+    let source = Source::kept(settings::session_path());
+    answer(settings::pinned(|| revert(plan_id, reason, &source)))
 }
 
 const STATE: &str = "SELECT state FROM backfill.plan_count_data WHERE plan_id = $1";
 
-fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
+fn revert(plan_id: Option<i64>, reason: Option<String>, source: &Source) -> Result<i64> {
     session::require_writable()?;
     let plan_id = plan::require_id(plan_id)?;
     let reason = require_reason(reason)?;
@@ -36,10 +37,12 @@ fn revert(plan_id: Option<i64>, reason: Option<String>) -> Result<i64> {
     target::require_write(target, role::caller())?;
     reversion::require_idle(&pipeline, &windows)?;
     let stale = reversion::stale_before(&pipeline, &windows);
-    let back: Vec<_> =
-        windows.iter().map(|window| PuttingBack { pipeline: &pipeline, window, reason: &reason }).collect();
+    let back: Vec<_> = windows
+        .iter()
+        .map(|window| PuttingBack { pipeline: &pipeline, window, source, reason: &reason })
+        .collect();
     mixture::exclude(&pipeline);
-    several::exchange(&back)?;
+    several::exchange(&back, source)?;
     if let Some((before, after)) = together::definition(&plan)? {
         // Unless it was given other code since.
         pipeline.redefine(&after, &together::definition_before(&plan, before)?);
@@ -78,6 +81,7 @@ fn require_target(pipeline: &Pipeline) -> Result<pg_sys::Oid> {
 struct PuttingBack<'p> {
     pipeline: &'p Pipeline,
     window: &'p Published,
+    source: &'p Source,
     reason: &'p str,
 }
 
@@ -98,7 +102,7 @@ impl several::Window for PuttingBack<'_> {
 
     fn build(&self, run: &Run, target: &Segment) -> Result<(Built, Option<String>)> {
         let kept = Kept::read(self.window.kept_by.expect("only what is replaced is built"));
-        let built = kept.build(run, target, &Source::kept())?;
+        let built = kept.build(run, target, self.source)?;
         built.inside(run, target)?;
         Ok((built, Some(self.reason.to_owned())))
     }

@@ -134,9 +134,9 @@ fn build(
     Ok((Some(stage), source, built))
 }
 
-/// Publishes the stage of a token, whatever it holds, for that reason.
-pub fn replace_from_stage(token: i64, reason: &str) -> Result<Composite> {
-    let wish = Wish { allow_shrink: Some(reason.to_owned()), is_accepted: true, ..Wish::default() };
+/// Publishes the stage of a token, whatever it holds, for that reason and under the caller's `search_path`.
+pub fn replace_from_stage(token: i64, reason: &str, path: String) -> Result<Composite> {
+    let wish = Wish { allow_shrink: Some(reason.to_owned()), is_accepted: true, path, ..Wish::default() };
     replace(token, None, &wish, true)
 }
 

@@ -4,7 +4,7 @@
 //! from one window to another: all of it is taken back to a savepoint, and begun again with the rows of all windows deleted
 //! before any are inserted. Nobody sees a difference, and what is broken then is broken by the new rows themselves.
 
-use crate::error::{Code, Error, Result};
+use crate::error::{self, Code, Error, Result};
 use crate::ledger::gate;
 use crate::ledger::publication::{self, Closing, Place};
 use crate::ledger::run::{self, Ending, Run};
@@ -46,14 +46,14 @@ pub fn require_none(cannot: &str, code: Code, why: &str, hint: &str, found: Vec<
 }
 
 /// Exchanges all of them, for a call that holds the pipeline's decisions to the end of its transaction. Waits for whoever holds their rows, but not for long (55P03).
-pub fn exchange<W: Window>(windows: &[W]) -> Result<()> {
-    let caught = match subtransaction::attempt(|| one_by_one(windows)) {
+pub fn exchange<W: Window>(windows: &[W], source: &Source) -> Result<()> {
+    let caught = match subtransaction::attempt(|| one_by_one(windows, source)) {
         Ok(outcome) => return outcome,
         Err(caught) => caught,
     };
     match is_broken_key(&caught) && windows.len() > 1 {
-        true => cleared_first(windows, caught),
-        false => caught.rethrow(),
+        true => cleared_first(windows, source, caught),
+        false => error::rethrow(caught),
     }
 }
 
@@ -62,21 +62,21 @@ fn is_broken_key(caught: &CaughtError) -> bool {
     [ERRCODE_UNIQUE_VIOLATION, ERRCODE_EXCLUSION_VIOLATION].contains(&report.sql_error_code())
 }
 
-fn one_by_one<W: Window>(windows: &[W]) -> Result<()> {
+fn one_by_one<W: Window>(windows: &[W], source: &Source) -> Result<()> {
     let scratch = Scratch::new();
     for window in windows {
         pgrx::check_for_interrupts!();
-        settings::with_patience(|| scratch.run(|| by_itself(window)))?;
+        settings::with_patience(|| scratch.run(|| by_itself(window, source)))?;
     }
     Ok(())
 }
 
-fn by_itself<W: Window>(window: &W) -> Result<()> {
+fn by_itself<W: Window>(window: &W, source: &Source) -> Result<()> {
     let (run, target) = window.open()?;
     if window.is_replaced() {
         let (built, consent) = window.build(&run, &target)?;
         let place = Place { target: &target, stage: None };
-        publication::write(&run, place, &Source::kept(), built, Strategy::Auto, consent, W::CLOSING)?;
+        publication::write(&run, place, source, built, Strategy::Auto, consent, W::CLOSING)?;
     } else {
         stays(&run, &target)?;
     }
@@ -91,19 +91,18 @@ fn stays(run: &Run, target: &Segment) -> Result<()> {
 }
 
 /// `broken` is why it was not done one by one.
-fn cleared_first<W: Window>(windows: &[W], broken: CaughtError) -> Result<()> {
-    let source = Source::kept();
+fn cleared_first<W: Window>(windows: &[W], source: &Source, broken: CaughtError) -> Result<()> {
     let mut cleared = Vec::with_capacity(windows.len());
     for window in windows {
         pgrx::check_for_interrupts!();
         let (run, target) = window.open()?;
         // It would delete or change rows of other tables that refer to rows which come again.
         if target.table.referrer().is_some_and(|referrer| referrer.acts) {
-            broken.rethrow();
+            error::rethrow(broken);
         }
         let gone = window
             .is_replaced()
-            .then(|| settings::with_patience(|| publication::clear(&run, &target, &source)));
+            .then(|| settings::with_patience(|| publication::clear(&run, &target, source)));
         cleared.push((window, run, target, gone));
     }
     let scratch = Scratch::new();
@@ -113,7 +112,7 @@ fn cleared_first<W: Window>(windows: &[W], broken: CaughtError) -> Result<()> {
             None => stays(&run, &target),
             Some(gone) => {
                 let (built, consent) = window.build(&run, &target)?;
-                publication::fill(&run, &target, &source, gone, built, consent, W::CLOSING)
+                publication::fill(&run, &target, source, gone, built, consent, W::CLOSING)
             }
         };
         settings::with_patience(|| scratch.run(fill))?;

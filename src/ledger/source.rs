@@ -106,9 +106,10 @@ impl Source {
         })
     }
 
-    /// Rows that the ledger brings itself, for the caller to write.
-    pub fn kept() -> Self {
-        Self::written_by(Author::Caller)
+    /// Rows that the ledger brings itself, for the caller to write under his own `search_path`: what triggers and checks of the
+    /// target name is found there.
+    pub fn kept(path: String) -> Self {
+        Self { path, ..Self::written_by(Author::Caller) }
     }
 
     /// Rows that are built already, for somebody to write.

@@ -2,8 +2,9 @@
 
 use crate::crash;
 use crate::dump::{dump, restored};
+use crate::plans::reverting::{KEEPING, Reverting, run};
 use crate::plans::together::Together;
-use crate::support::{Calls, LEVELS, daily, daily_in, impatient, waiting};
+use crate::support::{Calls, LEVELS, NOTING, daily, daily_in, impatient, waiting};
 use pgrx_tests::assert_sqlstate;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -238,4 +239,46 @@ fn live_work_that_commits_beside_a_publication_is_not_taken_back() {
     operator.assert_one_lease_per_window();
     assert!(operator.count("backfill.slices WHERE plan_id IS NULL") >= 8);
     assert_eq!(operator.count(&format!("backfill.slices WHERE plan_id = {}", plan.id)), 116);
+}
+
+#[test]
+fn triggers_find_their_names_by_the_search_path_of_whoever_publishes_or_reverts() {
+    let database = daily(KEEPING);
+    let mut session = database.connect();
+    run(&mut session, "2024-01-03");
+    session.run(NOTING);
+    let plan = session.staged("2024-01-03", "");
+    assert_eq!(session.publish(plan).unwrap(), 2);
+    assert_eq!(session.revert(plan).unwrap(), 2);
+    // Also where all are deleted before any is inserted.
+    session.run("CREATE UNIQUE INDEX ON facts (at)");
+    let plan = session.staged("2024-01-03", "");
+    session.run("UPDATE facts SET at = '2024-01-02 01:00Z' WHERE at = '2024-01-01Z'");
+    assert_eq!(session.publish(plan).unwrap(), 2);
+    assert_eq!(session.count("noted"), 3 * 8);
+}
+
+#[test]
+fn errors_of_others_keep_their_sqlstate_and_what_they_name() {
+    let database = daily(KEEPING);
+    let mut session = database.connect();
+    run(&mut session, "2024-01-03");
+    let published = run(&mut session, "2024-01-03");
+    let staged = session.staged("2024-01-03", "");
+    session.run(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql
+         AS $$ BEGIN RAISE 'never' USING ERRCODE = 'AB001', TABLE = 'other', CONSTRAINT = 'of_mine'; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON facts FOR EACH ROW EXECUTE FUNCTION refuse()",
+    );
+    let of_publish = session.publish(staged).unwrap_err();
+    session.cancel(staged);
+    for failure in [of_publish, session.revert(published).unwrap_err()] {
+        assert_eq!(failure.sqlstate, "AB001", "{failure}");
+        assert_eq!((failure.table.as_str(), failure.constraint.as_str()), ("other", "of_mine"), "{failure}");
+    }
+    session.run(
+        "DROP TRIGGER refuse ON facts; ALTER TABLE facts ADD CONSTRAINT none CHECK (token < 0) NOT VALID",
+    );
+    let failure = assert_sqlstate!(session.revert(published), "23514");
+    assert_eq!((failure.table.as_str(), failure.constraint.as_str()), ("facts", "none"), "{failure}");
 }
