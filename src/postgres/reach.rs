@@ -574,11 +574,15 @@ unsafe extern "C-unwind" fn set_up(state: *mut pg_sys::ParseState, info: *mut c_
     unsafe { guarded(|| sql_fn_parser_setup(state, info)) };
 }
 
-/// The queries of an SQL function's text, in which its parameters stand by their names; `None` where it has other commands.
+/// The queries of an SQL function's text, in which its parameters stand by their names; `None` where it has other commands, or
+/// was dropped meanwhile: nothing locks it.
 unsafe fn analysed(function: pg_sys::Oid, source: &str) -> Option<Vec<*mut pg_sys::Query>> {
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
         let tuple = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(function));
+        if tuple.is_null() {
+            return None;
+        }
         // A polymorphic one has types only where it is called (42804).
         let info = guarded(|| prepare_sql_fn_parse_info(tuple, std::ptr::null_mut(), pg_sys::InvalidOid));
         let text = quote::c_string(source);
