@@ -102,7 +102,12 @@ pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) ->
                 })
             })
         };
-        subtransaction::attempt(read).ok().flatten()
+        match subtransaction::attempt(read) {
+            Ok(text) => text,
+            // Whoever asks takes the answer for good.
+            Err(caught) if subtransaction::is_accident(&caught) => caught.rethrow(),
+            Err(_) => None,
+        }
     };
     let same = |was: &Part| {
         let Some(is) = now.iter().find(|is| (&is.kind, &is.name) == (&was.kind, &was.name)) else {
