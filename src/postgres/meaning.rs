@@ -130,6 +130,9 @@ pub fn init() {
     use pg_sys::SysCacheIdentifier as Cache;
     let caches = [
         Cache::AGGFNOID,
+        // What sorts by which function.
+        Cache::AMOPOPID,
+        Cache::AMPROCNUM,
         // Who is a member of what decides which schemas a search_path shows.
         Cache::AUTHMEMROLEMEM,
         Cache::AUTHOID,
@@ -141,6 +144,8 @@ pub fn init() {
         Cache::OPEROID,
         Cache::PROCOID,
         Cache::TSCONFIGMAP,
+        // Which of them has the name.
+        Cache::TSCONFIGOID,
         Cache::TSDICTOID,
         Cache::TYPEOID,
     ];
