@@ -112,6 +112,31 @@ fn types_and_operators_of_a_text_are_reached() {
     ]);
 }
 
+const BUILTIN: &str = "CREATE TABLE source (a int, t text);
+    CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq);
+    CREATE FUNCTION compared() RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN 1 === 2; END';
+    CREATE CAST (text AS int) WITH FUNCTION length(text) AS ASSIGNMENT";
+
+/// PostgreSQL's own functions, of which nothing says that it is they that are called.
+#[test]
+fn what_an_operator_and_a_cast_call_counts() {
+    let other = "DROP OPERATOR === (int, int); CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4ne)";
+    assert_seen(&[
+        (BUILTIN, "SELECT $1, (a === 1)::text FROM source", other, true),
+        (BUILTIN, "SELECT $1, (a === ANY ('{1,2}'))::text FROM source", other, true),
+        (BUILTIN, "SELECT $1, compared()", other, true),
+        (BUILTIN, "SELECT $1, (a = 1)::text FROM source", other, false),
+        (
+            BUILTIN,
+            "SELECT $1, (t::int)::text FROM source",
+            "DROP CAST (text AS int); CREATE CAST (text AS int) WITH FUNCTION octet_length(text)",
+            true,
+        ),
+        (BUILTIN, "SELECT $1, (t::int)::text FROM source", "DROP CAST (text AS int)", true),
+        (BUILTIN, "SELECT $1, (t::bigint)::text FROM source", "DROP CAST (text AS int)", false),
+    ]);
+}
+
 const SORTED: &str = "CREATE TYPE pair AS (a int);
     CREATE FUNCTION lt(pair, pair) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT ($1).a < ($2).a';
     CREATE FUNCTION eq(pair, pair) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT ($1).a = ($2).a';
