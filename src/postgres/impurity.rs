@@ -757,7 +757,10 @@ impl Looker {
         for (rule, object) in purity::of_text(&tokens) {
             self.report(rule, object);
         }
-        let calls: BTreeSet<String> = purity::calls_of_text(&tokens).into_iter().collect();
+        let calls = purity::calls_of_text(&tokens)
+            .into_iter()
+            .flat_map(|(schema, name)| schema.into_iter().chain([name]));
+        let calls: BTreeSet<String> = calls.collect();
         let read = purity::tables_of_text(&tokens);
         let mut tables = BTreeSet::new();
         for (schema, table) in read {

@@ -105,6 +105,15 @@ SELECT $1, max(lying_age(s.at)) FROM sales s WHERE s.at >= $1 AND s.at < $2
 -- expect clock | 'today' | function public.today_text()
 SELECT $1, today_text() FROM sales s WHERE s.at >= $1 AND s.at < $2
 
+--- clock: in a schema that only the call names, in PL/pgSQL
+-- setup
+CREATE SCHEMA util;
+CREATE FUNCTION util.stamp() RETURNS date LANGUAGE sql STABLE AS 'SELECT current_date';
+CREATE FUNCTION stamp() RETURNS date LANGUAGE plpgsql STABLE AS 'BEGIN RETURN util.stamp(); END';
+-- query
+-- expect clock | CURRENT_DATE | function public.stamp() > function util.stamp()
+SELECT s.at, stamp() FROM sales s WHERE s.at >= $1 AND s.at < $2
+
 --- clock: behind an operator
 -- expect clock | now() | function public.near_now(timestamp with time zone,interval)
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at ~> '1 day'
