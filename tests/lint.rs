@@ -152,6 +152,32 @@ fn what_was_edited_since_is_looked_at_when_a_window_is_built() {
     );
 }
 
+/// Names are looked up as the ledger, for which `"$user"` would stand for another schema.
+#[test]
+fn a_query_that_a_call_gives_is_looked_at_by_the_path_of_its_caller() {
+    let (database, mut session) = world();
+    let alice = database.role("alice");
+    session.run(&format!(
+        "CREATE SCHEMA {alice};
+         CREATE FUNCTION {alice}.helper() RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN now(); END';
+         CREATE FUNCTION {alice}.outer_one() RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN helper(); END';
+         GRANT USAGE ON SCHEMA {alice} TO {alice}; GRANT ALL ON facts, sales TO {alice}"
+    ));
+    session.run(&definition(PURE, ", on_impure => 'refuse'"));
+    session.run(&format!(
+        "SELECT pipeline_grant('daily', '{alice}', 'operate');
+         SELECT backfill_plan('daily', '2024-01-01', '2024-01-02', 'why', expect => 1)"
+    ));
+    let mut session = database.connect_as(&alice);
+    let token: i64 = session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY['daily'])", &[]);
+    let given = "SELECT s.at, outer_one() FROM sales s WHERE s.at >= $1 AND s.at < $2";
+    let failure = assert_sqlstate!(
+        session.try_run(&format!("SELECT replace_partition({token}, query => $q${given}$q$)")),
+        "BF010"
+    );
+    assert!(failure.detail.contains("now()"), "{failure}");
+}
+
 #[test]
 fn a_default_of_the_target_counts_as_soon_as_it_is_there() {
     let (_database, mut session) = world();
