@@ -372,6 +372,13 @@ SELECT l.at, l.before FROM lagged l WHERE l.at >= $1 AND l.at < $2
 -- expect mutable-dimension | public.sales | query
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.amount > (SELECT avg(o.amount) FROM sales o)
 
+--- window: a function beside another one that the window restricts
+-- setup
+CREATE FUNCTION moments() RETURNS SETOF timestamptz LANGUAGE sql STABLE AS 'SELECT r.at FROM refunds r ORDER BY r.at';
+-- query
+-- expect mutable-dimension | public.refunds | function public.moments()
+SELECT m.a, 1 FROM ROWS FROM (generate_series($1, $2, '1 hour'), moments()) m (a, b) WHERE m.a >= $1 AND m.a < $2
+
 --- window: a function that is given only one bound
 -- expect open-ended | public.sales | function public.sold_since(timestamp with time zone)
 -- expect bound-unused | $2 | query
