@@ -99,6 +99,33 @@ fn a_definition_that_reads_the_clock_somewhere_is_warned_of_or_refused() {
     assert_sqlstate!(session.try_run(&definition(PURE, ", on_impure => 'perhaps'")), "22023");
 }
 
+/// pipeline_lint() does not look at it.
+#[test]
+fn the_query_of_a_plan_is_warned_of_with_what_it_meets() {
+    let (_database, mut session) = world();
+    session.run(&definition(PURE, "").replace("'daily'", "E'it''s \\\\ daily'"));
+    session.notices();
+    let plan = |name: &str| {
+        format!("SELECT backfill_plan({name}, '2024-01-01', '2024-01-02', 'why', query => $q${IMPURE}$q$)")
+    };
+    let name = r"E'it''s \\ daily'";
+    session.run(&plan(name));
+    let [warning] = &session.notices()[..] else { panic!("one warning") };
+    assert!(warning.message.starts_with("the query that was given for pipeline"), "{warning}");
+    assert!(warning.message.ends_with("(errors: 1, warnings: 0)"), "{warning}");
+    assert!(warning.detail.contains("clock: now() in view public.recent_named"), "{warning}");
+    // What is to be copied can be.
+    session.run(&format!("SELECT pipeline_alter({name}, jsonb_build_object('query', $q${IMPURE}$q$))"));
+    let [warning] = &warnings(&session)[..] else { panic!("one warning") };
+    let (_, call) = warning.split_once("; ").expect("a call");
+    let call = call.strip_suffix(" says why").expect("what it is for");
+    assert_eq!(session.lines(&call.replace('*', "rule")), ["clock"]);
+    session.run(&format!("SELECT pipeline_alter({name}, jsonb_build_object('query', $q${PURE}$q$))"));
+    session.run(&format!("SELECT pipeline_alter({name}, '{{\"on_impure\": \"refuse\"}}')"));
+    let failure = assert_sqlstate!(session.try_run(&plan(name)), "BF010");
+    assert!(!failure.hint.contains("pipeline_lint"), "{failure}");
+}
+
 #[test]
 fn a_dimension_that_can_be_edited_is_named_and_does_not_refuse() {
     let (_database, mut session) = world();
