@@ -18,7 +18,7 @@ CREATE FUNCTION pipeline_explain_version(
     LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'pipeline_explain_version_wrapper';
 COMMENT ON FUNCTION pipeline_explain_version(text) IS
-'What the meaning of the pipeline''s query depends on: the query itself, and each view, columns of a view that are read, table with the columns that are read, function, type, collation and text search configuration that it reaches; search_path where a function finds names by it when it runs. change (same, changed, new, gone) and before say how each differs from what the slice of the newest window was built by; NULL where there is none. Errors: as pipeline_version.';
+'What the meaning of the pipeline''s query depends on: the query itself, and each view, columns of a view that are read, table with the columns that are read, function, operator, cast, type, collation and text search configuration that it reaches; search_path where a function finds names by it when it runs. change (same, changed, new, gone) and before say how each differs from what the slice of the newest window was built by; NULL where there is none. Errors: as pipeline_version.';
 
 CREATE FUNCTION slice_version(target regclass, at timestamptz) RETURNS text
     LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp

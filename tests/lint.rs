@@ -99,6 +99,33 @@ fn a_definition_that_reads_the_clock_somewhere_is_warned_of_or_refused() {
     assert_sqlstate!(session.try_run(&definition(PURE, ", on_impure => 'perhaps'")), "22023");
 }
 
+/// pipeline_lint() does not look at it.
+#[test]
+fn the_query_of_a_plan_is_warned_of_with_what_it_meets() {
+    let (_database, mut session) = world();
+    session.run(&definition(PURE, "").replace("'daily'", "E'it''s \\\\ daily'"));
+    session.notices();
+    let plan = |name: &str| {
+        format!("SELECT backfill_plan({name}, '2024-01-01', '2024-01-02', 'why', query => $q${IMPURE}$q$)")
+    };
+    let name = r"E'it''s \\ daily'";
+    session.run(&plan(name));
+    let [warning] = &session.notices()[..] else { panic!("one warning") };
+    assert!(warning.message.starts_with("the query that was given for pipeline"), "{warning}");
+    assert!(warning.message.ends_with("(errors: 1, warnings: 0)"), "{warning}");
+    assert!(warning.detail.contains("clock: now() in view public.recent_named"), "{warning}");
+    // What is to be copied can be.
+    session.run(&format!("SELECT pipeline_alter({name}, jsonb_build_object('query', $q${IMPURE}$q$))"));
+    let [warning] = &warnings(&session)[..] else { panic!("one warning") };
+    let (_, call) = warning.split_once("; ").expect("a call");
+    let call = call.strip_suffix(" says why").expect("what it is for");
+    assert_eq!(session.lines(&call.replace('*', "rule")), ["clock"]);
+    session.run(&format!("SELECT pipeline_alter({name}, jsonb_build_object('query', $q${PURE}$q$))"));
+    session.run(&format!("SELECT pipeline_alter({name}, '{{\"on_impure\": \"refuse\"}}')"));
+    let failure = assert_sqlstate!(session.try_run(&plan(name)), "BF010");
+    assert!(!failure.hint.contains("pipeline_lint"), "{failure}");
+}
+
 #[test]
 fn a_dimension_that_can_be_edited_is_named_and_does_not_refuse() {
     let (_database, mut session) = world();
@@ -152,6 +179,32 @@ fn what_was_edited_since_is_looked_at_when_a_window_is_built() {
         session.lines("SELECT state FROM pipeline_windows('daily', '2024-01-02', '2024-01-03')"),
         ["done"]
     );
+}
+
+/// Names are looked up as the ledger, for which `"$user"` would stand for another schema.
+#[test]
+fn a_query_that_a_call_gives_is_looked_at_by_the_path_of_its_caller() {
+    let (database, mut session) = world();
+    let alice = database.role("alice");
+    session.run(&format!(
+        "CREATE SCHEMA {alice};
+         CREATE FUNCTION {alice}.helper() RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN now(); END';
+         CREATE FUNCTION {alice}.outer_one() RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN helper(); END';
+         GRANT USAGE ON SCHEMA {alice} TO {alice}; GRANT ALL ON facts, sales TO {alice}"
+    ));
+    session.run(&definition(PURE, ", on_impure => 'refuse'"));
+    session.run(&format!(
+        "SELECT pipeline_grant('daily', '{alice}', 'operate');
+         SELECT backfill_plan('daily', '2024-01-01', '2024-01-02', 'why', expect => 1)"
+    ));
+    let mut session = database.connect_as(&alice);
+    let token: i64 = session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY['daily'])", &[]);
+    let given = "SELECT s.at, outer_one() FROM sales s WHERE s.at >= $1 AND s.at < $2";
+    let failure = assert_sqlstate!(
+        session.try_run(&format!("SELECT replace_partition({token}, query => $q${given}$q$)")),
+        "BF010"
+    );
+    assert!(failure.detail.contains("now()"), "{failure}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 -- Functions, tables and types that names ($1) may stand for: those that the search_path shows, and those of schemas that are named too;
--- and functions of operators whose names are in a text of operators ($2), but for those of extensions, which few texts mean.
+-- and operators whose names are in a text of operators ($2), but for those of extensions, which few texts mean.
 -- They are read under the path of the query that is looked at, whose operators are not to be trusted.
 SELECT 'function'::pg_catalog.text, p.oid
 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
@@ -19,7 +19,7 @@ WHERE t.typname OPERATOR(pg_catalog.=) ANY ($1) AND t.oid OPERATOR(pg_catalog.>=
   AND (c.oid IS NULL OR c.relkind OPERATOR(pg_catalog.=) 'c'::pg_catalog."char")
   AND (pg_catalog.pg_type_is_visible(t.oid) OR n.nspname OPERATOR(pg_catalog.=) ANY ($1))
 UNION ALL
-SELECT 'function'::pg_catalog.text, o.oprcode::pg_catalog.oid
+SELECT 'operator'::pg_catalog.text, o.oid
 FROM pg_catalog.pg_operator o
 WHERE o.oid OPERATOR(pg_catalog.>=) 16384::pg_catalog.oid
   AND pg_catalog.strpos($2, o.oprname::pg_catalog.text) OPERATOR(pg_catalog.>) 0 AND pg_catalog.pg_operator_is_visible(o.oid)

@@ -81,6 +81,8 @@ const AT_ONCE: usize = 1_000;
 fn sweep() -> Result<(i64, i64)> {
     role::require_superuser("backfill_sweep")?;
     session::require_writable()?;
-    let swept = [stage::sweep(None, AT_ONCE), plan_stage::sweep(AT_ONCE), kept::sweep(AT_ONCE)];
+    let stages = stage::sweep(None, AT_ONCE);
+    let rest = AT_ONCE - stages.0 as usize;
+    let swept = [stages, plan_stage::sweep(rest), kept::sweep(AT_ONCE)];
     Ok(swept.into_iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1)))
 }

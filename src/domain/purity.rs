@@ -260,31 +260,40 @@ pub fn of_text(tokens: &[Token]) -> Vec<(Rule, String)> {
     found
 }
 
+/// A name in a text, with its schema if that is there.
+pub type Named = (Option<String>, String);
+
+fn name_at(tokens: &[Token], place: usize) -> Option<String> {
+    match tokens.get(place) {
+        Some(Token::Name(name)) => Some(name.clone()),
+        _ => None,
+    }
+}
+
+fn is_at(tokens: &[Token], place: usize, text: &str) -> bool {
+    tokens.get(place).is_some_and(|token| token.text() == text)
+}
+
 /// The names that a text calls as functions.
-pub fn calls_of_text(tokens: &[Token]) -> Vec<String> {
-    let pairs = tokens.windows(2);
-    pairs
-        .filter_map(|pair| match pair {
-            [Token::Name(name), next] if next.text() == "(" => Some(name.clone()),
-            _ => None,
+pub fn calls_of_text(tokens: &[Token]) -> Vec<Named> {
+    (0..tokens.len())
+        .filter(|place| is_at(tokens, place + 1, "("))
+        .filter_map(|place| {
+            let schema = (place >= 2 && is_at(tokens, place - 1, ".")).then(|| name_at(tokens, place - 2));
+            Some((schema.flatten(), name_at(tokens, place)?))
         })
         .collect()
 }
 
-/// The tables that a text names where tables are named: behind FROM and JOIN, with their schema if that is there.
-pub fn tables_of_text(tokens: &[Token]) -> Vec<(Option<String>, String)> {
-    let name = |place: usize| match tokens.get(place) {
-        Some(Token::Name(name)) => Some(name.clone()),
-        _ => None,
-    };
-    let is_dot = |place: usize| tokens.get(place).is_some_and(|token| token.text() == ".");
+/// The tables that a text names where tables are named: behind FROM and JOIN.
+pub fn tables_of_text(tokens: &[Token]) -> Vec<Named> {
     let behind =
         |place: usize| matches!(&tokens[place], Token::Name(word) if word == "from" || word == "join");
     (0..tokens.len())
         .filter(|place| behind(*place))
         .filter_map(|place| {
-            let first = name(place + 1)?;
-            match is_dot(place + 2).then(|| name(place + 3)).flatten() {
+            let first = name_at(tokens, place + 1)?;
+            match is_at(tokens, place + 2, ".").then(|| name_at(tokens, place + 3)).flatten() {
                 Some(second) => Some((Some(first), second)),
                 None => Some((None, first)),
             }
@@ -409,6 +418,8 @@ mod tests {
         assert_eq!(found, expected.map(|(rule, text)| (rule, text.to_owned())));
         let tables = tables_of_text(&tokens("SELECT 1 FROM a JOIN b.c ON x = y, d"));
         assert_eq!(tables, [(None, "a".to_owned()), (Some("b".to_owned()), "c".to_owned())]);
+        let calls = calls_of_text(&tokens("SELECT a(1), b.c (x.y, (2))"));
+        assert_eq!(calls, [(None, "a".to_owned()), (Some("b".to_owned()), "c".to_owned())]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::ledger::pipeline::Pipeline;
 use crate::postgres::impurity::{self, Found, Subject};
 use crate::postgres::query::Select;
 use crate::postgres::{meaning, quote, settings, table};
-use pgrx::pg_sys;
+use pgrx::{PgLogLevel, PgSqlErrorCode, ereport, pg_sys};
 
 /// Something that keeps a query from giving the same rows for the same window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub fn judge(pipeline: &Pipeline, text: &str, path: &str) -> Result<()> {
     match pipeline.on_impure {
         OnImpure::Allow => Ok(()),
         OnImpure::Warn => {
-            warn(pipeline, &of_text(pipeline, text, path)?);
+            warn(pipeline, Whose::of(pipeline, text, path), &of_text(pipeline, text, path)?);
             Ok(())
         }
         OnImpure::Refuse => require_pure(pipeline, text, path),
@@ -99,7 +99,9 @@ pub fn judge(pipeline: &Pipeline, text: &str, path: &str) -> Result<()> {
 /// Refuses a text with errors where the pipeline takes none (BF010).
 pub fn require_pure(pipeline: &Pipeline, text: &str, path: &str) -> Result<()> {
     match pipeline.on_impure {
-        OnImpure::Refuse => refuse(pipeline, &of_text(pipeline, text, path)?),
+        OnImpure::Refuse => {
+            refuse(pipeline, Whose::of(pipeline, text, path), &of_text(pipeline, text, path)?)
+        }
         _ => Ok(()),
     }
 }
@@ -109,9 +111,32 @@ pub fn require_pure_query(pipeline: &Pipeline, select: &Select, path: &str) -> R
     match (pipeline.on_impure, subject(pipeline)) {
         (OnImpure::Refuse, Some(subject)) => {
             let found = impurity::look(select, path, &subject)?;
-            refuse(pipeline, &found.iter().map(Finding::from).collect::<Vec<_>>())
+            refuse(pipeline, Whose::Given, &found.iter().map(Finding::from).collect::<Vec<_>>())
         }
         _ => Ok(()),
+    }
+}
+
+/// Whose query was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The pipeline's: pipeline_lint() looks at it too.
+    Own,
+    /// One that a plan or a call has in its place.
+    Given,
+}
+
+impl Whose {
+    fn of(pipeline: &Pipeline, text: &str, path: &str) -> Self {
+        let own = (pipeline.query.as_deref(), pipeline.query_path.as_deref());
+        if own == (Some(text), Some(path)) { Self::Own } else { Self::Given }
+    }
+
+    fn shown(self, pipeline: &Pipeline) -> String {
+        match self {
+            Self::Own => format!("the query of pipeline \"{}\"", pipeline.name),
+            Self::Given => format!("the query that was given for pipeline \"{}\"", pipeline.name),
+        }
     }
 }
 
@@ -133,35 +158,47 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-fn warn(pipeline: &Pipeline, findings: &[Finding]) {
+fn lines<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
+    let line = |Finding { rule, object, place, remedy, .. }: &Finding| {
+        format!("{rule}: {object} in {place}. {remedy}")
+    };
+    findings.map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn warn(pipeline: &Pipeline, whose: Whose, findings: &[Finding]) {
     if findings.is_empty() {
         return;
     }
     let [errors, warnings] = [Severity::Error, Severity::Warning].map(|severity| count(findings, severity));
-    pgrx::warning!(
-        "the query of pipeline \"{0}\" may give other rows for the same window (errors: {errors}, warnings: {warnings}); SELECT * FROM pipeline_lint('{1}') says why",
-        pipeline.name,
-        pipeline.name.replace('\'', "''")
+    let message = format!(
+        "{} may give other rows for the same window (errors: {errors}, warnings: {warnings})",
+        whose.shown(pipeline)
     );
+    match whose {
+        Whose::Own => pgrx::warning!(
+            "{message}; SELECT * FROM pipeline_lint({}) says why",
+            quote::literal(&pipeline.name)
+        ),
+        Whose::Given => {
+            ereport!(PgLogLevel::WARNING, PgSqlErrorCode::ERRCODE_WARNING, message, lines(findings.iter()))
+        }
+    }
 }
 
-fn refuse(pipeline: &Pipeline, findings: &[Finding]) -> Result<()> {
-    let errors: Vec<String> = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Error)
-        .map(|Finding { rule, object, place, remedy, .. }| format!("{rule}: {object} in {place}. {remedy}"))
-        .collect();
-    if errors.is_empty() {
+fn refuse(pipeline: &Pipeline, whose: Whose, findings: &[Finding]) -> Result<()> {
+    if count(findings, Severity::Error) == 0 {
         return Ok(());
     }
-    Err(Error::new(
-        Code::Impure,
-        format!("the query of pipeline \"{}\" is no function of its window", pipeline.name),
-    )
-    .detail(errors.join("\n"))
-    .hint(format!(
-        "Change the query or what it reaches, or take it as it is: SELECT pipeline_alter('{}', '{{\"on_impure\": \"warn\"}}'), then SELECT * FROM pipeline_lint('{}').",
-        pipeline.name.replace('\'', "''"),
-        pipeline.name.replace('\'', "''")
-    )))
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let name = quote::literal(&pipeline.name);
+    let take = format!(
+        "Change the query or what it reaches, or take it as it is: SELECT pipeline_alter({name}, '{{\"on_impure\": \"warn\"}}')"
+    );
+    let look = format!(", then SELECT * FROM pipeline_lint({name})");
+    let hint = match whose {
+        Whose::Own => format!("{take}{look}."),
+        Whose::Given => format!("{take}."),
+    };
+    let message = format!("{} is no function of its window", whose.shown(pipeline));
+    Err(Error::new(Code::Impure, message).detail(lines(errors)).hint(hint))
 }

@@ -185,7 +185,7 @@ impl Source {
         let built = self.run(run, || {
             let select = Select::read(&self.text)?;
             if !self.own && self.columns.is_none() {
-                lint::require_pure_query(&run.pipeline, &select, &self.path)?;
+                lint::require_pure_query(&run.pipeline, &select, &settings::search_path())?;
             }
             let stamp = run.pipeline.stamp_column.as_deref();
             let filled = target.table.filled(stamp);

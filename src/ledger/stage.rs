@@ -114,11 +114,21 @@ pub fn grant(relation: pg_sys::Oid, rights: &str, role: &str) {
     role::as_ledger(|| executor::write(&sql, None, None));
 }
 
-/// Drops a table of the ledger if no transaction uses it, and nothing that somebody made depends on it.
+/// Drops a table of the ledger if no transaction uses it, and nothing that somebody made depends on it. One that stays is not
+/// locked.
 pub fn drop_if_idle(relation: pg_sys::Oid, remove: impl FnOnce()) -> bool {
     let mode = pg_sys::AccessExclusiveLock as i32;
-    let idle = unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) };
-    idle && subtransaction::attempt(remove).is_ok()
+    let dropped = subtransaction::attempt(|| {
+        let is_idle = unsafe { pg_sys::ConditionalLockRelationOid(relation, mode) };
+        if is_idle {
+            remove();
+        }
+        is_idle
+    });
+    match dropped {
+        Err(caught) if subtransaction::is_passing(&caught) => caught.rethrow(),
+        dropped => dropped.unwrap_or(false),
+    }
 }
 
 /// The token whose stage a relation is, whether in quarantine or not.

@@ -378,10 +378,13 @@ impl Looker {
                 }
                 RTE_FUNCTION => {
                     self.is_driven |= self.scope.bounds_of_range(number) == BOTH;
-                    for function in each::<pg_sys::RangeTblFunction>((*range).functions) {
+                    let functions: Vec<*mut pg_sys::RangeTblFunction> = each((*range).functions).collect();
+                    // Of several, PostgreSQL moves no condition inside.
+                    let demanded = if functions.len() == 1 { &demanded[..] } else { &[] };
+                    for function in functions {
                         let call = (*function).funcexpr;
                         if is(call, T::T_FuncExpr) {
-                            self.call(call.cast(), &demanded);
+                            self.call(call.cast(), demanded);
                             self.walk((*call.cast::<pg_sys::FuncExpr>()).args.cast());
                         } else {
                             self.walk(call);
@@ -765,7 +768,10 @@ impl Looker {
         for (rule, object) in purity::of_text(&tokens) {
             self.report(rule, object);
         }
-        let calls: BTreeSet<String> = purity::calls_of_text(&tokens).into_iter().collect();
+        let calls = purity::calls_of_text(&tokens)
+            .into_iter()
+            .flat_map(|(schema, name)| schema.into_iter().chain([name]));
+        let calls: BTreeSet<String> = calls.collect();
         let read = purity::tables_of_text(&tokens);
         let mut tables = BTreeSet::new();
         for (schema, table) in read {

@@ -102,7 +102,12 @@ pub fn says_the_same(author: &str, path: &str, before: &[Part], now: &[Part]) ->
                 })
             })
         };
-        subtransaction::attempt(read).ok().flatten()
+        match subtransaction::attempt(read) {
+            Ok(text) => text,
+            // Whoever asks takes the answer for good.
+            Err(caught) if subtransaction::is_accident(&caught) => caught.rethrow(),
+            Err(_) => None,
+        }
     };
     let same = |was: &Part| {
         let Some(is) = now.iter().find(|is| (&is.kind, &is.name) == (&was.kind, &was.name)) else {
@@ -125,6 +130,9 @@ pub fn init() {
     use pg_sys::SysCacheIdentifier as Cache;
     let caches = [
         Cache::AGGFNOID,
+        // What sorts by which function.
+        Cache::AMOPOPID,
+        Cache::AMPROCNUM,
         // Who is a member of what decides which schemas a search_path shows.
         Cache::AUTHMEMROLEMEM,
         Cache::AUTHOID,
@@ -136,6 +144,8 @@ pub fn init() {
         Cache::OPEROID,
         Cache::PROCOID,
         Cache::TSCONFIGMAP,
+        // Which of them has the name.
+        Cache::TSCONFIGOID,
         Cache::TSDICTOID,
         Cache::TYPEOID,
     ];

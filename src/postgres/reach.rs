@@ -27,8 +27,8 @@ const COMPARING: i16 = 1;
 /// Something that a query's meaning depends on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// `query`, `view`, `columns` of a view, `table`, `function`, `type`, `collation`,
-    /// `text search`, `search_path`.
+    /// `query`, `view`, `columns` of a view, `table`, `function`, `operator`, `cast`, `type`,
+    /// `collation`, `text search`, `search_path`.
     pub kind: String,
     /// With its schema; empty for the query itself.
     pub name: String,
@@ -84,6 +84,11 @@ struct Reach {
     fresh: BTreeMap<u32, Columns>,
     views: BTreeMap<u32, Part>,
     collations: BTreeSet<u32>,
+    /// Operators of somebody's own, of which the text of a query says no more than their names; and what compares where they
+    /// sort, or 0.
+    operators: BTreeMap<u32, u32>,
+    /// From which type to which other one something is converted.
+    casts: BTreeSet<(u32, u32)>,
     /// Of text search.
     configurations: BTreeSet<u32>,
     entered: BTreeSet<Object>,
@@ -102,6 +107,7 @@ struct Reach {
 pub enum Object {
     Relation(u32),
     Function(u32),
+    Operator(u32),
     Type(u32),
 }
 
@@ -136,6 +142,10 @@ pub fn parts(query: *const pg_sys::Query, path: &str) -> Vec<Part> {
     for configuration in &reach.configurations {
         parts.extend(configurations(pg_sys::Oid::from(*configuration)));
     }
+    parts.extend(
+        reach.operators.iter().filter_map(|(operator, comparing)| operator_part(*operator, *comparing)),
+    );
+    parts.extend(casts(&reach.casts));
     if reach.reads_path {
         parts.push(Part::new("search_path", "", path));
     }
@@ -235,7 +245,17 @@ impl Reach {
 
     fn operator(&mut self, oid: pg_sys::Oid) {
         if oid != pg_sys::InvalidOid && !is_builtin(oid) {
+            self.operators.entry(oid.into()).or_default();
             self.function(unsafe { pg_sys::get_opcode(oid) });
+        }
+    }
+
+    /// A conversion of what a node gives, which is written in the same way whatever does it.
+    unsafe fn cast(&mut self, from: *mut pg_sys::Node, to: *mut pg_sys::Node) {
+        let base = |node| unsafe { pg_sys::getBaseType(pg_sys::exprType(node)) };
+        let (from, to) = (base(from), base(to));
+        if from != to {
+            self.casts.insert((from.into(), to.into()));
         }
     }
 
@@ -249,7 +269,9 @@ impl Reach {
         let mut strategy = Default::default();
         unsafe {
             if pg_sys::get_ordering_op_properties(oid, &mut family, &mut input, &mut strategy) {
-                self.function(pg_sys::get_opfamily_proc(family, input, input, COMPARING));
+                let comparing = pg_sys::get_opfamily_proc(family, input, input, COMPARING);
+                self.operators.insert(oid.into(), comparing.into());
+                self.function(comparing);
             }
         }
     }
@@ -290,6 +312,21 @@ impl Reach {
                     self.operator((*clause).eqop);
                     self.sorting((*clause).sortop);
                 }
+                T::T_OpExpr | T::T_DistinctExpr | T::T_NullIfExpr => {
+                    self.operator((*node.cast::<pg_sys::OpExpr>()).opno)
+                }
+                T::T_ScalarArrayOpExpr => self.operator((*node.cast::<pg_sys::ScalarArrayOpExpr>()).opno),
+                T::T_RowCompareExpr => {
+                    self.oids((*node.cast::<pg_sys::RowCompareExpr>()).opnos, Self::operator)
+                }
+                T::T_FuncExpr => {
+                    let call: *mut pg_sys::FuncExpr = node.cast();
+                    if let (true, Some(given)) = (is_cast((*call).funcformat), each((*call).args).next()) {
+                        self.cast(given, node);
+                    }
+                }
+                T::T_RelabelType => self.cast((*node.cast::<pg_sys::RelabelType>()).arg.cast(), node),
+                T::T_CoerceViaIO => self.cast((*node.cast::<pg_sys::CoerceViaIO>()).arg.cast(), node),
                 T::T_CollateExpr => self.collation((*node.cast::<pg_sys::CollateExpr>()).collOid),
                 T::T_Const => self.constant(node.cast()),
                 T::T_Var => self.collation((*node.cast::<pg_sys::Var>()).varcollid),
@@ -427,6 +464,7 @@ impl Reach {
                 match object {
                     Object::Function(oid) => this.function(oid.into()),
                     Object::Relation(oid) => this.relation(oid.into(), [0]),
+                    Object::Operator(oid) => this.operator(oid.into()),
                     Object::Type(oid) => this.data_type(oid.into()),
                 }
             }
@@ -449,6 +487,12 @@ unsafe fn merged(node: *mut pg_sys::Node) -> Vec<*mut pg_sys::Node> {
         let columns = each::<pg_sys::Node>((*range).joinaliasvars);
         columns.filter(|column| !is(*column, pg_sys::NodeTag::T_Var)).collect()
     }
+}
+
+/// Whether a call is written as a conversion, or not at all.
+fn is_cast(format: pg_sys::CoercionForm::Type) -> bool {
+    use pg_sys::CoercionForm::{COERCE_EXPLICIT_CAST, COERCE_IMPLICIT_CAST};
+    [COERCE_EXPLICIT_CAST, COERCE_IMPLICIT_CAST].contains(&format)
 }
 
 /// Whether a node is an expression that has a type of its own; the others have that of what is below them.
@@ -534,6 +578,7 @@ pub fn named_by(tokens: &[Token], path: &str) -> Vec<Object> {
         match row.at::<String>(1).as_str() {
             "function" => Object::Function(oid),
             "table" => Object::Relation(oid),
+            "operator" => Object::Operator(oid),
             _ => Object::Type(oid),
         }
     };
@@ -574,11 +619,15 @@ unsafe extern "C-unwind" fn set_up(state: *mut pg_sys::ParseState, info: *mut c_
     unsafe { guarded(|| sql_fn_parser_setup(state, info)) };
 }
 
-/// The queries of an SQL function's text, in which its parameters stand by their names; `None` where it has other commands.
+/// The queries of an SQL function's text, in which its parameters stand by their names; `None` where it has other commands, or
+/// was dropped meanwhile: nothing locks it.
 unsafe fn analysed(function: pg_sys::Oid, source: &str) -> Option<Vec<*mut pg_sys::Query>> {
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::PROCOID as i32;
         let tuple = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(function));
+        if tuple.is_null() {
+            return None;
+        }
         // A polymorphic one has types only where it is called (42804).
         let info = guarded(|| prepare_sql_fn_parse_info(tuple, std::ptr::null_mut(), pg_sys::InvalidOid));
         let text = quote::c_string(source);
@@ -710,6 +759,34 @@ fn table(oid: pg_sys::Oid, columns: &Columns, hides_rows: bool) -> Option<Part> 
     let found = in_catalog(|| spi::latest(TABLE, &args, |row| (row.at::<String>(1), row.at::<String>(2))));
     let (kind, definition) = found.into_iter().next()?;
     (kind == "table" || !definition.is_empty()).then(|| Part::new(&kind, quote::relation(oid), definition))
+}
+
+const OPERATOR: &str = "SELECT o.oid::pg_catalog.regoperator::pg_catalog.text,
+        pg_catalog.concat_ws(' ', o.oprcode::pg_catalog.oid::pg_catalog.regprocedure,
+                             'sorted by ' || NULLIF($2, 0::pg_catalog.oid)::pg_catalog.regprocedure::pg_catalog.text)
+    FROM pg_catalog.pg_operator o WHERE o.oid = $1";
+
+fn operator_part(operator: u32, comparing: u32) -> Option<Part> {
+    let args = [pg_sys::Oid::from(operator).into(), pg_sys::Oid::from(comparing).into()];
+    let decode = |row: &spi::Row| Part::new("operator", row.at::<String>(1), row.at::<String>(2));
+    in_catalog(|| spi::latest(OPERATOR, &args, decode)).into_iter().next()
+}
+
+/// Those that somebody made, of conversions from ($1) and to ($2).
+const CASTS: &str = "SELECT pg_catalog.format('%s AS %s', c.castsource::pg_catalog.regtype, c.casttarget::pg_catalog.regtype),
+        pg_catalog.concat_ws(' ', c.castmethod, NULLIF(c.castfunc, 0::pg_catalog.oid)::pg_catalog.regprocedure)
+    FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.oid[]), pg_catalog.unnest($2::pg_catalog.oid[])) t (source, target)
+    JOIN pg_catalog.pg_cast c ON (c.castsource, c.casttarget) = (t.source, t.target)
+    WHERE c.oid >= 16384";
+
+fn casts(casts: &BTreeSet<(u32, u32)>) -> Vec<Part> {
+    let args = [
+        casts.iter().map(|(source, _)| i64::from(*source)).collect::<Vec<i64>>().into(),
+        casts.iter().map(|(_, target)| i64::from(*target)).collect::<Vec<i64>>().into(),
+    ];
+    in_catalog(|| {
+        spi::latest(CASTS, &args, |row| Part::new("cast", row.at::<String>(1), row.at::<String>(2)))
+    })
 }
 
 const COLLATION: &str = "SELECT pg_catalog.format('%I.%I', n.nspname, c.collname),

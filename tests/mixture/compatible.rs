@@ -251,6 +251,22 @@ fn what_meant_something_else_under_another_major_version_does_not_go_on() {
     }
 }
 
+/// Its answer stands for good, so that one which learns nothing must give none.
+#[test]
+fn a_comparison_that_found_a_lock_in_its_way_is_made_again() {
+    let (database, mut session) = of_query();
+    comes_from_postgresql_12(&mut session, &spelled());
+    // What the query means now is known from here on: only the comparison reads its tables.
+    session.run("SELECT pipeline_version('totals'); SET lock_timeout = '50ms'");
+    let mut other = database.connect();
+    other.run("BEGIN; LOCK TABLE sales");
+    let plan = "SELECT backfill_plan('totals', '2024-01-06', '2024-01-08', 'a draft')";
+    assert_sqlstate!(session.try_run(plan), "55P03");
+    other.run("ROLLBACK");
+    session.run(plan);
+    assert_eq!(session.count("backfill.compatible_versions"), 1);
+}
+
 /// A person's word counts as much: leases, drafts and plans of the old version go on, and say what really ran.
 #[test]
 fn plans_go_on_under_a_version_that_somebody_said_is_compatible() {

@@ -112,10 +112,36 @@ fn types_and_operators_of_a_text_are_reached() {
     ]);
 }
 
+const BUILTIN: &str = "CREATE TABLE source (a int, t text);
+    CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq);
+    CREATE FUNCTION compared() RETURNS text LANGUAGE plpgsql STABLE AS 'BEGIN RETURN 1 === 2; END';
+    CREATE CAST (text AS int) WITH FUNCTION length(text) AS ASSIGNMENT";
+
+/// PostgreSQL's own functions, of which nothing says that it is they that are called.
+#[test]
+fn what_an_operator_and_a_cast_call_counts() {
+    let other = "DROP OPERATOR === (int, int); CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4ne)";
+    assert_seen(&[
+        (BUILTIN, "SELECT $1, (a === 1)::text FROM source", other, true),
+        (BUILTIN, "SELECT $1, (a === ANY ('{1,2}'))::text FROM source", other, true),
+        (BUILTIN, "SELECT $1, compared()", other, true),
+        (BUILTIN, "SELECT $1, (a = 1)::text FROM source", other, false),
+        (
+            BUILTIN,
+            "SELECT $1, (t::int)::text FROM source",
+            "DROP CAST (text AS int); CREATE CAST (text AS int) WITH FUNCTION octet_length(text)",
+            true,
+        ),
+        (BUILTIN, "SELECT $1, (t::int)::text FROM source", "DROP CAST (text AS int)", true),
+        (BUILTIN, "SELECT $1, (t::bigint)::text FROM source", "DROP CAST (text AS int)", false),
+    ]);
+}
+
 const SORTED: &str = "CREATE TYPE pair AS (a int);
     CREATE FUNCTION lt(pair, pair) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT ($1).a < ($2).a';
     CREATE FUNCTION eq(pair, pair) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT ($1).a = ($2).a';
     CREATE FUNCTION cmp(pair, pair) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN sign(($1).a - ($2).a); END';
+    CREATE FUNCTION other_cmp(pair, pair) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN -sign(($1).a - ($2).a); END';
     CREATE OPERATOR <<< (LEFTARG = pair, RIGHTARG = pair, FUNCTION = lt);
     CREATE OPERATOR === (LEFTARG = pair, RIGHTARG = pair, FUNCTION = eq);
     CREATE OPERATOR CLASS pairs DEFAULT FOR TYPE pair USING btree AS OPERATOR 1 <<<, OPERATOR 3 ===, FUNCTION 1 cmp(pair, pair)";
@@ -141,17 +167,33 @@ fn a_text_search_configuration_counts() {
             false,
         ),
         (SEARCH, search, "ALTER TEXT SEARCH DICTIONARY words (Accept = false)", true),
+        (
+            SEARCH,
+            search,
+            "ALTER TEXT SEARCH CONFIGURATION search RENAME TO third; ALTER TEXT SEARCH CONFIGURATION other RENAME TO search",
+            true,
+        ),
     ]);
 }
 
 #[test]
 fn what_really_compares_when_rows_are_sorted_is_reached() {
-    assert_seen(&[(
-        SORTED,
-        "SELECT $1, array_agg(x.c ORDER BY x.c USING <<<)::text FROM (VALUES (ROW(1)::pair), (ROW(2)::pair)) x (c)",
-        "CREATE OR REPLACE FUNCTION cmp(pair, pair) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN -sign(($1).a - ($2).a); END'",
-        true,
-    )]);
+    let query = "SELECT $1, array_agg(x.c ORDER BY x.c USING <<<)::text FROM (VALUES (ROW(1)::pair), (ROW(2)::pair)) x (c)";
+    assert_seen(&[
+        (
+            SORTED,
+            query,
+            "CREATE OR REPLACE FUNCTION cmp(pair, pair) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN -sign(($1).a - ($2).a); END'",
+            true,
+        ),
+        (
+            SORTED,
+            query,
+            "DROP OPERATOR CLASS pairs USING btree;
+             CREATE OPERATOR CLASS pairs DEFAULT FOR TYPE pair USING btree AS OPERATOR 1 <<<, OPERATOR 3 ===, FUNCTION 1 other_cmp(pair, pair)",
+            true,
+        ),
+    ]);
 }
 
 const UNREAD: &str =

@@ -105,6 +105,15 @@ SELECT $1, max(lying_age(s.at)) FROM sales s WHERE s.at >= $1 AND s.at < $2
 -- expect clock | 'today' | function public.today_text()
 SELECT $1, today_text() FROM sales s WHERE s.at >= $1 AND s.at < $2
 
+--- clock: in a schema that only the call names, in PL/pgSQL
+-- setup
+CREATE SCHEMA util;
+CREATE FUNCTION util.stamp() RETURNS date LANGUAGE sql STABLE AS 'SELECT current_date';
+CREATE FUNCTION stamp() RETURNS date LANGUAGE plpgsql STABLE AS 'BEGIN RETURN util.stamp(); END';
+-- query
+-- expect clock | CURRENT_DATE | function public.stamp() > function util.stamp()
+SELECT s.at, stamp() FROM sales s WHERE s.at >= $1 AND s.at < $2
+
 --- clock: behind an operator
 -- expect clock | now() | function public.near_now(timestamp with time zone,interval)
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at ~> '1 day'
@@ -362,6 +371,13 @@ SELECT l.at, l.before FROM lagged l WHERE l.at >= $1 AND l.at < $2
 --- window: a scalar subquery over all time
 -- expect mutable-dimension | public.sales | query
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.amount > (SELECT avg(o.amount) FROM sales o)
+
+--- window: a function beside another one that the window restricts
+-- setup
+CREATE FUNCTION moments() RETURNS SETOF timestamptz LANGUAGE sql STABLE AS 'SELECT r.at FROM refunds r ORDER BY r.at';
+-- query
+-- expect mutable-dimension | public.refunds | function public.moments()
+SELECT m.a, 1 FROM ROWS FROM (generate_series($1, $2, '1 hour'), moments()) m (a, b) WHERE m.a >= $1 AND m.a < $2
 
 --- window: a function that is given only one bound
 -- expect open-ended | public.sales | function public.sold_since(timestamp with time zone)
