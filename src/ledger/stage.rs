@@ -126,7 +126,7 @@ pub fn drop_if_idle(relation: pg_sys::Oid, remove: impl FnOnce()) -> bool {
         is_idle
     });
     match dropped {
-        Err(caught) if subtransaction::is_passing(&caught) => caught.rethrow(),
+        Err(caught) if subtransaction::is_interrupt(&caught) => caught.rethrow(),
         dropped => dropped.unwrap_or(false),
     }
 }
