@@ -297,8 +297,8 @@ impl Looker {
             }
             let entry = *restriction::entries(query).get(place)?;
             let column = self.scope.column_of((*entry).expr.cast())?;
-            let is_wrong =
-                self.scope.bounds_of(column) != BOTH && self.scope.bounds_of_range(column.range) == BOTH;
+            let is_wrong = self.scope.bounds_of_expression((*entry).expr.cast()) != BOTH
+                && self.scope.bounds_of_range(column.range) == BOTH;
             if let (true, Some(relation)) = (is_wrong, self.scope.relation(column.range, 0)) {
                 let table = quote::relation(relation);
                 let name = pg_sys::get_attname(relation, column.attribute, true);

@@ -328,6 +328,28 @@ SELECT s.at, s.amount FROM sales s WHERE s.loaded_at >= $1 AND s.loaded_at < $2
 -- expect wrong-column | public.sales.at | query
 SELECT t.day, count(*) FROM (SELECT date_trunc('day', s.at) AS day FROM sales s WHERE s.loaded_at >= $1 AND s.loaded_at < $2) t GROUP BY 1
 
+--- window: what overlaps the window, from before its start
+-- expect wrong-column | public.prices.valid_from | query
+SELECT least(p.valid_from, $1), p.item FROM prices p WHERE p.valid_from < $2 AND p.valid_to > $1
+
+--- window: how far from the end
+-- expect open-start | public.sales | query
+SELECT s.at, s.amount FROM sales s WHERE s.at - $1 < interval '1 day' AND $2 - s.at > interval '0'
+
+--- window: the later one of two moments
+-- expect open-start | public.refunds & public.sales | query
+SELECT greatest(s.at, r.at), s.amount FROM sales s JOIN refunds r ON r.sale = s.id
+WHERE greatest(s.at, r.at) >= $1 AND greatest(s.at, r.at) < $2
+
+--- window: the later one of two moments, only from below
+-- expect not-windowed | public.refunds & public.sales | query
+SELECT $1, count(*) FROM sales s JOIN refunds r ON r.sale = s.id WHERE greatest(s.at, r.at) >= $1 AND least(s.at, r.at) < $2
+
+--- window: the second choice only from above
+-- expect open-ended | public.sales | query
+-- expect open-start | public.refunds | query
+SELECT $1, count(*) FROM sales s FULL JOIN refunds r ON r.sale = s.id WHERE coalesce(s.at, r.at) >= $1 AND r.at < $2
+
 --- window: only one side of a join
 -- expect mutable-dimension | public.refunds | query
 SELECT $1, sum(s.amount - r.amount) FROM sales s JOIN refunds r ON r.sale = s.id WHERE s.at >= $1 AND s.at < $2
