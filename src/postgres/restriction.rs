@@ -221,6 +221,10 @@ pub unsafe fn constant_text(node: *mut pg_sys::Node) -> Option<String> {
             return None;
         }
         let constant: *mut pg_sys::Const = node.cast();
+        if !(*constant).constisnull && (*constant).consttype == pg_sys::CSTRINGOID {
+            let text: *const std::ffi::c_char = (*constant).constvalue.cast_mut_ptr();
+            return Some(CStr::from_ptr(text).to_string_lossy().into_owned());
+        }
         let is_text =
             [pg_sys::TEXTOID, pg_sys::VARCHAROID, pg_sys::BPCHAROID].contains(&(*constant).consttype);
         if (*constant).constisnull || !is_text {

@@ -44,6 +44,19 @@ SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at::time <
 -- expect clock | 'yesterday' | query
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at > CAST('yesterday'::text AS timestamptz)
 
+--- clock: a literal on two lines
+-- expect clock | 'today' | query
+SELECT s.at, date 'to'
+    'day' FROM sales s WHERE s.at >= $1 AND s.at < $2
+
+--- clock: literals with escapes
+-- expect clock | 'today' & 'now' & 'tomorrow' | query
+SELECT s.at, U&'\0074oday'::date, E'n\x6fw'::timestamptz, $$tomorrow$$::date FROM sales s WHERE s.at >= $1 AND s.at < $2
+
+--- clock: what reads a literal, by its name
+-- expect clock | 'today' | query
+SELECT s.at, date_in('today') FROM sales s WHERE s.at >= $1 AND s.at < $2
+
 --- clock: a range of literals
 -- expect clock | '[yesterday,today)' | query
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at <@ '[yesterday,today)'::tstzrange
@@ -227,6 +240,10 @@ SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND has_table_pr
 --- transaction: its number
 -- expect transaction | txid_current() & pg_current_xact_id() & pg_current_snapshot() | query
 SELECT $1, txid_current(), pg_current_xact_id(), pg_current_snapshot() FROM sales s WHERE s.at >= $1 AND s.at < $2
+
+--- transaction: rows that others hold
+-- expect transaction | SKIP LOCKED | query
+SELECT s.at, s.amount FROM sales s WHERE s.at >= $1 AND s.at < $2 FOR SHARE SKIP LOCKED
 
 --- transaction: system columns
 -- expect system-column | public.sales.ctid & public.sales.xmin & public.sales.tableoid | query
