@@ -219,6 +219,28 @@ fn a_default_of_the_target_counts_as_soon_as_it_is_there() {
     assert!(session.lines("SELECT rule FROM pipeline_lint('outside')").is_empty());
 }
 
+#[test]
+fn what_a_domain_and_a_partition_of_the_target_fill_in_counts() {
+    let (_database, mut session) = world();
+    session.run(
+        "CREATE DOMAIN stamp AS text DEFAULT clock_timestamp()::text;
+         CREATE TABLE parts (day timestamptz NOT NULL, a text, b stamp) PARTITION BY RANGE (day);
+         CREATE TABLE part PARTITION OF parts DEFAULT;
+         CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := random(); RETURN NEW; END';
+         CREATE TRIGGER own BEFORE INSERT ON part FOR EACH ROW EXECUTE FUNCTION fill();
+         CREATE TRIGGER inherited BEFORE INSERT ON parts FOR EACH ROW EXECUTE FUNCTION fill()",
+    );
+    session.run(&definition(PURE, "").replace("'facts'", "'parts'"));
+    assert_eq!(
+        session.lines("SELECT rule || ' ' || place FROM pipeline_lint('daily')"),
+        [
+            "clock column b of public.parts (default)",
+            "random trigger inherited of public.parts",
+            "random trigger own of public.part"
+        ]
+    );
+}
+
 /// Something that stands in itself so many times.
 fn nested(depth: usize, innermost: &str, around: impl Fn(usize, &str) -> String) -> String {
     (0..depth).fold(innermost.to_owned(), |inner, level| around(level, &inner))

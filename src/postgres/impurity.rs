@@ -496,17 +496,23 @@ impl Looker {
 
     /// What the target fills in where the query gives no value, and what its triggers do to new rows.
     fn target(&mut self, table: &Table, filled: &BTreeSet<&str>) {
-        const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, d.adbin::pg_catalog.text,
+        // A column without a default has that of its domain.
+        const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, COALESCE(d.adbin, t.typdefaultbin)::pg_catalog.text,
                 CASE WHEN a.attidentity <> '' THEN 'identity' WHEN a.attgenerated <> '' THEN 'generated' ELSE 'default' END
             FROM pg_catalog.pg_attribute a
+            JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
             LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
-              AND (d.adbin IS NOT NULL OR a.attidentity <> '')
+              AND (d.adbin IS NOT NULL OR t.typdefaultbin IS NOT NULL OR a.attidentity <> '')
             ORDER BY a.attnum";
-        const TRIGGERS: &str =
-            "SELECT pg_catalog.quote_ident(t.tgname), t.tgfoid FROM pg_catalog.pg_trigger t
-            WHERE t.tgrelid = $1 AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 7 = 7
-            ORDER BY t.tgname";
+        // Those of partitions too, but for what they have of the table itself.
+        const TRIGGERS: &str = concat!(
+            "SELECT pg_catalog.quote_ident(t.tgname), t.tgrelid, t.tgfoid FROM ",
+            with_partitions!("$1"),
+            " p JOIN pg_catalog.pg_trigger t ON t.tgrelid = p.relid
+            WHERE NOT t.tgisinternal AND t.tgparentid = 0 AND t.tgenabled IN ('O', 'A') AND t.tgtype & 7 = 7
+            ORDER BY t.tgname, t.tgrelid"
+        );
         let name = table.shown();
         let reading = self.reading.named();
         let columns: Vec<(String, Option<String>, String)> = in_catalog(|| {
@@ -522,10 +528,12 @@ impl Looker {
                 None => this.report(Rule::Sequence, "identity"),
             });
         }
-        let triggers: Vec<(String, pg_sys::Oid)> =
-            in_catalog(|| spi::latest(TRIGGERS, &[table.oid.into()], |row| (row.at(1), row.at(2))));
-        for (trigger, function) in triggers {
-            self.within(format!("trigger {trigger} of {name}"), vec![], reading.clone(), None, |this| {
+        let triggers: Vec<(String, pg_sys::Oid, pg_sys::Oid)> = in_catalog(|| {
+            spi::latest(TRIGGERS, &[table.oid.into()], |row| (row.at(1), row.at(2), row.at(3)))
+        });
+        for (trigger, relation, function) in triggers {
+            let place = format!("trigger {trigger} of {}", quote::relation(relation));
+            self.within(place, vec![], reading.clone(), None, |this| {
                 let Body { function, reading, .. } = reach::body_of(function, &this.reading);
                 // A trigger's function is VOLATILE whatever it does.
                 if let Some(source) = function.and_then(|function| function.source) {
