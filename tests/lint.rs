@@ -225,9 +225,9 @@ fn what_a_domain_and_a_partition_of_the_target_fill_in_counts() {
     session.run(
         "CREATE DOMAIN stamp AS text DEFAULT clock_timestamp()::text;
          CREATE TABLE parts (day timestamptz NOT NULL, a text, b stamp) PARTITION BY RANGE (day);
-         CREATE TABLE part PARTITION OF parts DEFAULT;
+         CREATE TABLE one_part PARTITION OF parts DEFAULT;
          CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := random(); RETURN NEW; END';
-         CREATE TRIGGER own BEFORE INSERT ON part FOR EACH ROW EXECUTE FUNCTION fill();
+         CREATE TRIGGER own BEFORE INSERT ON one_part FOR EACH ROW EXECUTE FUNCTION fill();
          CREATE TRIGGER inherited BEFORE INSERT ON parts FOR EACH ROW EXECUTE FUNCTION fill()",
     );
     session.run(&definition(PURE, "").replace("'facts'", "'parts'"));
@@ -236,7 +236,7 @@ fn what_a_domain_and_a_partition_of_the_target_fill_in_counts() {
         [
             "clock column b of public.parts (default)",
             "random trigger inherited of public.parts",
-            "random trigger own of public.part"
+            "random trigger own of public.one_part"
         ]
     );
 }
