@@ -149,12 +149,15 @@ fn what_was_edited_since_is_looked_at_when_a_window_is_built() {
     // A view is a query that nobody has read; rows that are stored are taken as they are.
     session.run(
         "CREATE VIEW staged AS SELECT s.at AS day, 1 AS b FROM sales s WHERE s.at < now();
-         CREATE TABLE stored AS SELECT '2024-01-01'::timestamptz AS day, 1 AS b",
+         CREATE TABLE stored AS SELECT '2024-01-01'::timestamptz AS day, 1 AS b;
+         CREATE TABLE staged_parts (day timestamptz, b int) PARTITION BY RANGE (day);
+         CREATE FOREIGN TABLE far_part PARTITION OF staged_parts DEFAULT SERVER afar",
     );
     let staging =
         |table: &str| format!("SELECT replace_partition({token}, staging => '{table}', finish => false)");
     let failure = assert_sqlstate!(session.try_run(&staging("staged")), "BF010");
     assert!(failure.hint.contains("FROM public.staged"), "{failure}");
+    assert_sqlstate!(session.try_run(&staging("staged_parts")), "BF010");
     session.run(&staging("stored"));
     session
         .run(&format!("SELECT replace_partition({token}, query => $q${}$q$)", given.replace("now()", "$2")));

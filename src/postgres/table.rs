@@ -108,10 +108,14 @@ pub fn holds_slices(kind: &str) -> bool {
     matches!(kind, "r" | "p" | "f")
 }
 
-/// Whether what is read from a relation lies in this database as rows: it is no view and no foreign table.
+/// Whether what is read from a relation lies in this database as rows: neither it nor a part of it is a view or a foreign table.
 pub fn stores_rows(relation: pg_sys::Oid) -> bool {
-    let kind = unsafe { pg_sys::get_rel_relkind(relation) } as u8;
-    matches!(kind, pg_sys::RELKIND_RELATION | pg_sys::RELKIND_PARTITIONED_TABLE | pg_sys::RELKIND_MATVIEW)
+    const STORED: &str = concat!(
+        "SELECT pg_catalog.bool_and(c.relkind IN ('r', 'p', 'm')) FROM ",
+        with_partitions!("$1"),
+        " t JOIN pg_catalog.pg_class c ON c.oid = t.relid"
+    );
+    catalog(STORED, relation, |row| row.get::<bool>(1)) == [Some(true)]
 }
 
 /// Whether a relation was not dropped.
