@@ -37,14 +37,19 @@ fn is_of(caught: &CaughtError, classes: &[&str]) -> bool {
     }
 }
 
+/// Whether RAISE in PL/pgSQL made an error: its SQLSTATE is its author's choice.
+fn is_raised(caught: &CaughtError) -> bool {
+    matches!(caught, CaughtError::PostgresError(report) if report.file().ends_with("pl_exec.c"))
+}
+
 /// Whether the call was ended, or came at a bad moment: nothing is learned of what was tried.
 pub fn is_passing(caught: &CaughtError) -> bool {
-    is_of(caught, &["40", "53", "57", "58"])
+    is_of(caught, &["40", "53", "57", "58"]) && !is_raised(caught)
 }
 
 /// Whether an error depends on more than what was tried: also on locks, on the session's limits, on a fault of the server.
 pub fn is_accident(caught: &CaughtError) -> bool {
     !matches!(caught, CaughtError::PostgresError(_))
         || is_passing(caught)
-        || is_of(caught, &["25", "54", "55", "XX"])
+        || (is_of(caught, &["25", "54", "55", "XX"]) && !is_raised(caught))
 }
