@@ -93,6 +93,24 @@ fn names_of_a_views_columns_count_where_they_lead_to_values() {
     ]);
 }
 
+/// Whatever else the rules of views hold: it differs between versions of PostgreSQL.
+#[test]
+fn the_tables_of_a_view_are_counted_from_the_first() {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    session.run("CREATE TABLE target (at timestamptz NOT NULL, v text)");
+    session.run(VIEW);
+    define(
+        &mut session,
+        "edge",
+        "'1 day', '2024-01-01', 'target', 'at'",
+        "query => 'SELECT $1, by_name() || x FROM seen'",
+    );
+    let view: String =
+        session.one("SELECT definition FROM pipeline_explain_version('edge') WHERE kind = 'view'", &[]);
+    assert!(view.contains("public.source t0"), "{view}");
+}
+
 const PLPGSQL: &str = "CREATE DOMAIN small AS int;
     CREATE FUNCTION near(numeric, numeric) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT abs($1 - $2) < 1';
     CREATE OPERATOR ~=~ (LEFTARG = numeric, RIGHTARG = numeric, FUNCTION = near);
