@@ -149,14 +149,17 @@ fn what_was_edited_since_is_looked_at_when_a_window_is_built() {
     // A view is a query that nobody has read; rows that are stored are taken as they are.
     session.run(
         "CREATE VIEW staged AS SELECT s.at AS day, 1 AS b FROM sales s WHERE s.at < now();
-         CREATE TABLE parted (day timestamptz, b int) PARTITION BY LIST (b); ALTER TABLE parted ENABLE ROW LEVEL SECURITY;
-         CREATE TABLE stored AS SELECT '2024-01-01'::timestamptz AS day, 1 AS b",
+         CREATE TABLE secured (day timestamptz, b int); ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
+         CREATE TABLE stored AS SELECT '2024-01-01'::timestamptz AS day, 1 AS b;
+         CREATE TABLE staged_parts (day timestamptz, b int) PARTITION BY RANGE (day);
+         CREATE FOREIGN TABLE far_part PARTITION OF staged_parts DEFAULT SERVER afar",
     );
     let staging =
         |table: &str| format!("SELECT replace_partition({token}, staging => '{table}', finish => false)");
     let failure = assert_sqlstate!(session.try_run(&staging("staged")), "BF010");
     assert!(failure.hint.contains("FROM public.staged"), "{failure}");
-    assert_sqlstate!(session.try_run(&staging("parted")), "BF010");
+    assert_sqlstate!(session.try_run(&staging("secured")), "BF010");
+    assert_sqlstate!(session.try_run(&staging("staged_parts")), "BF010");
     session.run(&staging("stored"));
     session
         .run(&format!("SELECT replace_partition({token}, query => $q${}$q$)", given.replace("now()", "$2")));
@@ -233,6 +236,28 @@ fn a_default_of_the_target_counts_as_soon_as_it_is_there() {
     );
     session.run("SELECT pipeline_define('outside', '1 day', '2024-01-01')");
     assert!(session.lines("SELECT rule FROM pipeline_lint('outside')").is_empty());
+}
+
+#[test]
+fn what_a_domain_and_a_partition_of_the_target_fill_in_counts() {
+    let (_database, mut session) = world();
+    session.run(
+        "CREATE DOMAIN stamp AS text DEFAULT clock_timestamp()::text;
+         CREATE TABLE parts (day timestamptz NOT NULL, a text, b stamp) PARTITION BY RANGE (day);
+         CREATE TABLE one_part PARTITION OF parts DEFAULT;
+         CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.a := random(); RETURN NEW; END';
+         CREATE TRIGGER own BEFORE INSERT ON one_part FOR EACH ROW EXECUTE FUNCTION fill();
+         CREATE TRIGGER inherited BEFORE INSERT ON parts FOR EACH ROW EXECUTE FUNCTION fill()",
+    );
+    session.run(&definition(PURE, "").replace("'facts'", "'parts'"));
+    assert_eq!(
+        session.lines("SELECT rule || ' ' || place FROM pipeline_lint('daily')"),
+        [
+            "clock column b of public.parts (default)",
+            "random trigger inherited of public.parts",
+            "random trigger own of public.one_part"
+        ]
+    );
 }
 
 /// Something that stands in itself so many times.

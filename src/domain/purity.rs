@@ -1,6 +1,6 @@
 //! What keeps a query from being a function of its window: the rules, and what PostgreSQL's own functions do against them.
 
-use crate::domain::tokens::Token;
+use crate::domain::tokens::{Token, tokens};
 
 /// How much a finding weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,6 +116,9 @@ fn by_name(name: &str, arguments: Option<&[&str]>) -> Option<Rule> {
         | "pg_prepared_statement"
         | "pg_trigger_depth"
         | "row_security_active"
+        | "system_user"
+        | "icu_unicode_version"
+        | "unicode_version"
         | "version" => Rule::Session,
         _ if name.starts_with("has_") && name.ends_with("_privilege") => Rule::Session,
         "pg_current_snapshot"
@@ -177,7 +180,7 @@ const STATELESS: [&str; 9] = [
 ];
 
 fn is_state(name: &str) -> bool {
-    name.starts_with("pg_") || name.ends_with("_description")
+    name.starts_with("pg_") || name.starts_with("to_reg") || name.ends_with("_description")
 }
 
 fn shows_state(name: &str) -> bool {
@@ -224,7 +227,7 @@ pub fn of_name(signature: &str) -> Option<Rule> {
 }
 
 /// The words that stand for a value of the clock or of the session without a call.
-const WORDS: [(&str, Rule); 10] = [
+const WORDS: [(&str, Rule); 11] = [
     ("current_date", Rule::Clock),
     ("current_time", Rule::Clock),
     ("current_timestamp", Rule::Clock),
@@ -234,8 +237,12 @@ const WORDS: [(&str, Rule); 10] = [
     ("current_role", Rule::Session),
     ("current_user", Rule::Session),
     ("session_user", Rule::Session),
+    ("system_user", Rule::Session),
     ("tablesample", Rule::Sample),
 ];
+
+/// Leaves out what other transactions hold.
+pub const SKIP_LOCKED: &str = "SKIP LOCKED";
 
 /// What a text says of which nothing but its words is known, with what says so.
 pub fn of_text(tokens: &[Token]) -> Vec<(Rule, String)> {
@@ -245,6 +252,8 @@ pub fn of_text(tokens: &[Token]) -> Vec<(Rule, String)> {
             Token::Name(name) => {
                 if let Some((word, rule)) = WORDS.iter().find(|(word, _)| word == name) {
                     found.push((*rule, word.to_uppercase()));
+                } else if name == "skip" && is_at(tokens, place + 1, "locked") {
+                    found.push((Rule::Transaction, SKIP_LOCKED.to_owned()));
                 } else if name == "execute" {
                     found.push((Rule::DynamicSql, "EXECUTE".to_owned()));
                 } else if tokens.get(place + 1).is_some_and(|next| next.text() == "(")
@@ -299,6 +308,18 @@ pub fn tables_of_text(tokens: &[Token]) -> Vec<Named> {
             }
         })
         .collect()
+}
+
+/// The first literal of text, behind whatever stands before it, as one that can be read by itself: with its continuations on
+/// other lines.
+pub fn first_literal(text: &str) -> Option<String> {
+    let is_literal = |token: &Token| matches!(token, Token::Other(text) if text.contains('\'') || text.starts_with('$') && text.len() > 1);
+    let tokens = tokens(text);
+    let first = tokens.iter().position(is_literal)?;
+    let is_unicode = first == 2 && tokens[0].text() == "u" && is_at(&tokens, 1, "&");
+    let parts: Vec<&str> =
+        tokens[first..].iter().take_while(|token| is_literal(token)).map(Token::text).collect();
+    Some(format!("{}{}", if is_unicode { "U&" } else { "" }, parts.join("\n")))
 }
 
 /// Whether a literal, with its quotes, reads as a moment of the clock where a date or a time is expected: it has no other
@@ -373,7 +394,6 @@ pub fn follows_locale(format: &str, is_number: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::tokens::tokens;
     use std::collections::BTreeSet;
 
     #[test]
@@ -396,6 +416,8 @@ mod tests {
         assert_eq!(stable("date_trunc(text,timestamp with time zone)"), None);
         assert_eq!(stable("pg_stat_get_live_tuples(oid)"), Some(Rule::ServerState));
         assert_eq!(stable("pg_typeof(\"any\")"), None);
+        assert_eq!(stable("system_user()"), Some(Rule::Session));
+        assert_eq!(stable("to_regclass(text)"), Some(Rule::ServerState));
         assert_eq!(of_builtin("pg_relation_size(regclass)", Volatility::Volatile), Some(Rule::ServerState));
         assert_eq!(of_builtin("pg_sleep(double precision)", Volatility::Volatile), Some(Rule::Volatile));
         assert_eq!(of_builtin("abs(numeric)", Volatility::Immutable), None);
@@ -404,11 +426,14 @@ mod tests {
     #[test]
     fn a_text_is_read_by_its_words() {
         let text = "BEGIN -- now()
+            PERFORM SYSTEM_USER FROM x FOR SHARE SKIP LOCKED;
             IF CURRENT_DATE > x.now THEN EXECUTE q; END IF;
             RETURN nextval('s') || 'now()' || ' today' || $$random()$$;
         END";
         let found: Vec<(Rule, String)> = of_text(&tokens(text));
         let expected = [
+            (Rule::Session, "SYSTEM_USER"),
+            (Rule::Transaction, "SKIP LOCKED"),
             (Rule::Clock, "CURRENT_DATE"),
             (Rule::DynamicSql, "EXECUTE"),
             (Rule::Sequence, "nextval()"),
@@ -420,6 +445,19 @@ mod tests {
         assert_eq!(tables, [(None, "a".to_owned()), (Some("b".to_owned()), "c".to_owned())]);
         let calls = calls_of_text(&tokens("SELECT a(1), b.c (x.y, (2))"));
         assert_eq!(calls, [(None, "a".to_owned()), (Some("b".to_owned()), "c".to_owned())]);
+    }
+
+    #[test]
+    fn a_literal_is_taken_with_its_continuations() {
+        for (text, literal) in [
+            ("DATE 'to'\n  -- a comment\n 'day' + 1", "'to'\n'day'"),
+            ("U&'\\0074oday'::date", "U&'\\0074oday'"),
+            ("timestamptz (3) $a$now$a$, 'x'", "$a$now$a$"),
+            ("E'a\\'b'", "E'a\\'b'"),
+        ] {
+            assert_eq!(first_literal(text).as_deref(), Some(literal));
+        }
+        assert_eq!(first_literal("1 + 2"), None);
     }
 
     #[test]

@@ -150,6 +150,21 @@ unsafe fn text_of(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
+/// The text that a literal stands for.
+unsafe fn value_of(literal: &str) -> Option<String> {
+    let sql = quote::c_string(&format!("SELECT {literal}"));
+    unsafe {
+        let raw = each::<pg_sys::RawStmt>(pg_sys::pg_parse_query(sql.as_ptr())).next()?;
+        let select: *mut pg_sys::SelectStmt = (*raw).stmt.cast();
+        let target = each::<pg_sys::ResTarget>((*select).targetList).next()?;
+        let constant: *mut pg_sys::A_Const = (*target).val.cast();
+        if !is(constant.cast(), T::T_A_Const) || (*constant).val.node.type_ != T::T_String {
+            return None;
+        }
+        Some(text_of((*constant).val.sval.sval))
+    }
+}
+
 unsafe fn function_name(function: pg_sys::Oid) -> String {
     unsafe { text_of(pg_sys::get_func_name(function)) }
 }
@@ -297,8 +312,8 @@ impl Looker {
             }
             let entry = *restriction::entries(query).get(place)?;
             let column = self.scope.column_of((*entry).expr.cast())?;
-            let is_wrong =
-                self.scope.bounds_of(column) != BOTH && self.scope.bounds_of_range(column.range) == BOTH;
+            let is_wrong = self.scope.bounds_of_expression((*entry).expr.cast()) != BOTH
+                && self.scope.bounds_of_range(column.range) == BOTH;
             if let (true, Some(relation)) = (is_wrong, self.scope.relation(column.range, 0)) {
                 let table = quote::relation(relation);
                 let name = pg_sys::get_attname(relation, column.attribute, true);
@@ -314,7 +329,7 @@ impl Looker {
         }
     }
 
-    /// What depends on an order that nothing gives.
+    /// What depends on an order that nothing gives, and on what others hold.
     unsafe fn order(&mut self, query: Query, is_test: bool) {
         unsafe {
             let is_one_row = (*query).setOperations.is_null()
@@ -332,6 +347,11 @@ impl Looker {
                 } else if !is_absent((*query).limitOffset) {
                     self.report(Rule::LimitWithoutOrder, "OFFSET");
                 }
+            }
+            let skips =
+                |mark: *mut pg_sys::RowMarkClause| (*mark).waitPolicy == pg_sys::LockWaitPolicy::LockWaitSkip;
+            if each::<pg_sys::RowMarkClause>((*query).rowMarks).any(skips) {
+                self.report(Rule::Transaction, purity::SKIP_LOCKED);
             }
             if (*query).hasDistinctOn {
                 let distinct: Vec<u32> = each::<pg_sys::SortGroupClause>((*query).distinctClause)
@@ -476,6 +496,7 @@ impl Looker {
 
     /// What the target fills in where the query gives no value, and what its triggers do to new rows.
     fn target(&mut self, table: &Table, filled: &BTreeSet<&str>) {
+        // A column without a default has that of its domain.
         const COLUMNS: &str = "SELECT a.attname::pg_catalog.text, COALESCE(d.adbin, t.typdefaultbin)::pg_catalog.text,
                 CASE WHEN a.attidentity <> '' THEN 'identity' WHEN a.attgenerated <> '' THEN 'generated' ELSE 'default' END
             FROM pg_catalog.pg_attribute a
@@ -602,13 +623,12 @@ impl Looker {
 
     /// A literal was turned into a moment when it was read: only the text still says so.
     unsafe fn constant(&mut self, constant: *mut pg_sys::Const) {
-        let (location, type_oid) = unsafe { ((*constant).location, (*constant).consttype) };
-        let Some(text) = self.text.clone().filter(|_| location >= 0 && is_temporal(type_oid)) else { return };
-        let Some(literal) = text.get(location as usize..).map(tokens) else { return };
-        // A prefix such as DATE may stand before it.
-        let literal = literal.iter().map(|token| token.text()).find(|token| token.contains(['\'', '$']));
-        if let Some(literal) = literal.filter(|literal| purity::names_the_clock(literal)) {
-            self.report(Rule::Clock, literal);
+        let pg_sys::Const { location, consttype, constisnull, .. } = unsafe { *constant };
+        let is_read = location >= 0 && !constisnull && is_temporal(consttype);
+        let Some(text) = self.text.clone().filter(|_| is_read) else { return };
+        let Some(literal) = text.get(location as usize..).and_then(purity::first_literal) else { return };
+        if let Some(value) = unsafe { value_of(&literal) }.filter(|value| purity::names_the_clock(value)) {
+            self.report(Rule::Clock, quote::literal(&value));
         }
     }
 
@@ -683,6 +703,7 @@ impl Looker {
             let function = (*call).funcid;
             let arguments: Vec<*mut pg_sys::Node> = each((*call).args).collect();
             let text = |place: usize| arguments.get(place).and_then(|argument| constant_text(*argument));
+            self.input(call, text(0));
             if let Some(name) = restriction::builtin_name(function) {
                 let is_number = match name.as_str() {
                     "to_number" => true,
@@ -702,6 +723,14 @@ impl Looker {
             let bounds = self.scope.arguments(call);
             let is_short = arguments.len() < pg_sys::get_func_nargs(function) as usize;
             self.function(function, bounds, demanded, is_short);
+        }
+    }
+
+    /// A function that reads a moment from its text (`date_in`).
+    unsafe fn input(&mut self, call: *mut pg_sys::FuncExpr, text: Option<String>) {
+        let reads = unsafe { is_builtin((*call).funcid) && is_temporal((*call).funcresulttype) };
+        if let Some(text) = text.filter(|text| reads && purity::names_the_clock(text)) {
+            self.report(Rule::Clock, quote::literal(&text));
         }
     }
 

@@ -21,6 +21,8 @@ pub const LOW: Bounds = 1;
 pub const HIGH: Bounds = 2;
 pub const BOTH: Bounds = LOW | HIGH;
 
+const MOMENTS: [pg_sys::Oid; 3] = [pg_sys::DATEOID, pg_sys::TIMESTAMPOID, pg_sys::TIMESTAMPTZOID];
+
 type Query = *mut pg_sys::Query;
 type Range = *mut pg_sys::RangeTblEntry;
 
@@ -37,9 +39,34 @@ pub struct Column {
 enum Term {
     /// Of one column; of several where a join merges them.
     Columns(Vec<Column>),
+    /// One of several, which are of more than one range.
+    Chosen(Choice, Vec<Term>),
     /// A value that is the same for all rows.
     Fixed(Bounds),
     Nothing,
+}
+
+/// Which of several terms it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// The first that is not NULL.
+    First,
+    Greatest,
+    Least,
+}
+
+impl Term {
+    /// The columns that are bounded where the term is, and how.
+    fn bounded(&self, bounds: Bounds) -> Vec<(Column, Bounds)> {
+        let of = |terms: &[Self], bounds| terms.iter().flat_map(|term| term.bounded(bounds)).collect();
+        match self {
+            Self::Columns(columns) => columns.iter().map(|column| (*column, bounds)).collect(),
+            Self::Chosen(Choice::First, terms) => of(&terms[..1], bounds),
+            Self::Chosen(Choice::Greatest, terms) => of(terms, bounds & HIGH),
+            Self::Chosen(Choice::Least, terms) => of(terms, bounds & LOW),
+            Self::Fixed(_) | Self::Nothing => vec![],
+        }
+    }
 }
 
 /// Bounds that go from one term to another.
@@ -48,6 +75,14 @@ struct Flow(Term, Term, Bounds);
 struct Level {
     query: Query,
     bounds: BTreeMap<(i32, i16), Bounds>,
+    /// Columns of the two sides of a full join that its condition compares: where a row has both, they bound each other.
+    paired: BTreeSet<(Column, Column)>,
+}
+
+impl Level {
+    fn new(query: Query) -> Self {
+        Self { query, bounds: BTreeMap::new(), paired: BTreeSet::new() }
+    }
 }
 
 /// A query inside those around it, and the parameters that it may name.
@@ -160,6 +195,21 @@ unsafe fn is_part(call: *mut pg_sys::FuncExpr) -> bool {
     }
 }
 
+/// The arguments of a call that say which moment it gives: by the name of a zone that moves less than a day.
+unsafe fn arguments(call: *mut pg_sys::FuncExpr) -> Vec<*mut pg_sys::Node> {
+    unsafe {
+        let mut arguments: Vec<*mut pg_sys::Node> = each((*call).args).collect();
+        match (builtin_name((*call).funcid).as_deref(), arguments.len()) {
+            (Some("timezone"), 2) if pg_sys::exprType(arguments[0]) == pg_sys::TEXTOID => {
+                arguments.remove(0);
+            }
+            (Some("date_trunc"), 3) => arguments.truncate(2),
+            _ => {}
+        }
+        arguments
+    }
+}
+
 /// The text that a constant holds.
 pub unsafe fn constant_text(node: *mut pg_sys::Node) -> Option<String> {
     unsafe {
@@ -171,6 +221,10 @@ pub unsafe fn constant_text(node: *mut pg_sys::Node) -> Option<String> {
             return None;
         }
         let constant: *mut pg_sys::Const = node.cast();
+        if !(*constant).constisnull && (*constant).consttype == pg_sys::CSTRINGOID {
+            let text: *const std::ffi::c_char = (*constant).constvalue.cast_mut_ptr();
+            return Some(CStr::from_ptr(text).to_string_lossy().into_owned());
+        }
         let is_text =
             [pg_sys::TEXTOID, pg_sys::VARCHAROID, pg_sys::BPCHAROID].contains(&(*constant).consttype);
         if (*constant).constisnull || !is_text {
@@ -221,7 +275,11 @@ impl Collected<'_> {
                             T::T_FuncExpr => self.is_opaque |= is_part(node.cast()),
                             _ => {}
                         }
-                        pending.extend(walk::children(node, 0).into_iter().map(|child| (child, base)));
+                        let inner = match tag {
+                            T::T_FuncExpr => arguments(node.cast()),
+                            _ => walk::children(node, 0),
+                        };
+                        pending.extend(inner.into_iter().map(|child| (child, base)));
                     }
                 }
             }
@@ -248,6 +306,17 @@ impl Collected<'_> {
             let attribute = (*variable).varattno.max(0);
             self.columns.insert(Column { level, range: (*variable).varno, attribute });
             None
+        }
+    }
+}
+
+/// The only argument of a call of a function of PostgreSQL's own that is no constant; NULL if there are more, or none.
+unsafe fn argument(call: *mut pg_sys::FuncExpr) -> *mut pg_sys::Node {
+    unsafe {
+        let mut varying = arguments(call).into_iter().filter(|argument| !is(*argument, T::T_Const));
+        match (varying.next(), varying.next()) {
+            (Some(only), None) if is_builtin((*call).funcid) && !is_part(call) => only,
+            _ => std::ptr::null_mut(),
         }
     }
 }
@@ -304,7 +373,71 @@ impl Scope {
             [first, ..] if columns.iter().all(|c| (c.level, c.range) == (first.level, first.range)) => {
                 Term::Columns(vec![Column { attribute: 0, ..first }])
             }
-            _ => Term::Nothing,
+            _ => unsafe { self.chosen(node) }.unwrap_or(Term::Nothing),
+        }
+    }
+
+    /// What COALESCE, GREATEST and LEAST choose from.
+    unsafe fn chosen(&mut self, node: *mut pg_sys::Node) -> Option<Term> {
+        unsafe {
+            // They choose from each other.
+            pg_sys::check_stack_depth();
+            let node = self.core(node);
+            let (choice, arguments) = if is(node, T::T_CoalesceExpr) {
+                (Choice::First, (*node.cast::<pg_sys::CoalesceExpr>()).args)
+            } else if is(node, T::T_MinMaxExpr) {
+                let extreme: *mut pg_sys::MinMaxExpr = node.cast();
+                let is_greatest = (*extreme).op == pg_sys::MinMaxOp::IS_GREATEST;
+                (if is_greatest { Choice::Greatest } else { Choice::Least }, (*extreme).args)
+            } else {
+                return None;
+            };
+            let arguments = each::<pg_sys::Node>(arguments).filter(|argument| !is(*argument, T::T_Const));
+            let terms: Vec<Term> = arguments.map(|argument| self.term(argument)).collect();
+            Some(match (choice, &terms[..]) {
+                (_, []) => return None,
+                (Choice::First, [Term::Columns(one), Term::Columns(other)])
+                    if self.are_paired(one, other) =>
+                {
+                    Term::Columns([&one[..], other].concat())
+                }
+                _ => Term::Chosen(choice, terms),
+            })
+        }
+    }
+
+    fn are_paired(&self, one: &[Column], other: &[Column]) -> bool {
+        let paired = &self.levels[self.top()].paired;
+        matches!((one, other), ([one], [other]) if paired.contains(&(*one, *other)))
+    }
+
+    /// The expression that an expression is a function of, and of nothing else but constants.
+    unsafe fn core(&self, node: *mut pg_sys::Node) -> *mut pg_sys::Node {
+        let mut node = node;
+        loop {
+            let inner = unsafe {
+                match (*node).type_ {
+                    T::T_RelabelType => (*node.cast::<pg_sys::RelabelType>()).arg.cast(),
+                    T::T_Var => self.alias(node.cast()),
+                    T::T_FuncExpr => argument(node.cast()),
+                    _ => return node,
+                }
+            };
+            if inner.is_null() {
+                return node;
+            }
+            node = inner;
+        }
+    }
+
+    /// What a column of a join or of a grouping of the innermost query stands for; NULL if it stands for itself.
+    unsafe fn alias(&self, variable: *mut pg_sys::Var) -> *mut pg_sys::Node {
+        unsafe {
+            if (*variable).varlevelsup != 0 || self.levels.is_empty() {
+                return std::ptr::null_mut();
+            }
+            let range = range_of(self.levels[self.top()].query, (*variable).varno);
+            alias_of(range, (*variable).varattno).unwrap_or(std::ptr::null_mut())
         }
     }
 
@@ -339,6 +472,16 @@ impl Scope {
     fn bounds_of_term(&self, term: &Term) -> Bounds {
         match term {
             Term::Columns(columns) => columns.iter().fold(BOTH, |all, column| all & self.bounds_of(*column)),
+            Term::Chosen(choice, terms) => {
+                let each = || terms.iter().map(|term| self.bounds_of_term(term));
+                let (all, any) =
+                    (each().fold(BOTH, |all, one| all & one), each().fold(0, |any, one| any | one));
+                match choice {
+                    Choice::First => all,
+                    Choice::Greatest => any & LOW | all & HIGH,
+                    Choice::Least => any & HIGH | all & LOW,
+                }
+            }
             Term::Fixed(bounds) => *bounds,
             Term::Nothing => 0,
         }
@@ -351,7 +494,12 @@ impl Scope {
     /// How an expression of the innermost query is bounded.
     pub fn bounds_of_expression(&mut self, node: *mut pg_sys::Node) -> Bounds {
         let term = self.term(node);
-        self.bounds_of_term(&term)
+        let bounds = self.bounds_of_term(&term);
+        // Of columns of one range more may be known, of each.
+        match unsafe { self.chosen(node) } {
+            Some(chosen) => bounds | self.bounds_of_term(&chosen),
+            None => bounds,
+        }
     }
 
     /// The column of the innermost query that an expression is of, if there is one.
@@ -468,7 +616,7 @@ impl Scope {
                     return vec![];
                 }
                 let first = (*(*operation).larg.cast::<pg_sys::RangeTblRef>()).rtindex;
-                scope.levels.push(Level { query, bounds: BTreeMap::new() });
+                scope.levels.push(Level::new(query));
                 let outputs = scope.outputs((*range_of(query, first)).subquery);
                 scope.levels.pop();
                 outputs
@@ -507,7 +655,7 @@ impl Scope {
         pgrx::check_for_interrupts!();
         // Queries in queries call this again.
         unsafe { pg_sys::check_stack_depth() };
-        self.levels.push(Level { query, bounds: BTreeMap::new() });
+        self.levels.push(Level::new(query));
         let mut flows = vec![];
         unsafe {
             let ranges: Vec<Range> = each((*query).rtable).collect();
@@ -540,8 +688,8 @@ impl Scope {
             let mut is_changed = false;
             for Flow(from, to, mask) in flows {
                 let given = self.bounds_of_term(from) & mask;
-                let Term::Columns(columns) = to else { continue };
-                for column in columns.iter().filter(|column| column.level == top) {
+                for (column, given) in to.bounded(given).into_iter().filter(|(column, _)| column.level == top)
+                {
                     let bounds = self.levels[top].bounds.entry((column.range, column.attribute)).or_default();
                     is_changed |= given & !*bounds != 0;
                     *bounds |= given;
@@ -737,7 +885,10 @@ impl Scope {
                     let side = match (*join).jointype {
                         JOIN_LEFT => (*join).rarg,
                         JOIN_RIGHT => (*join).larg,
-                        JOIN_FULL => return,
+                        JOIN_FULL => {
+                            self.pair(&own);
+                            return;
+                        }
                         _ => {
                             flows.extend(own);
                             return;
@@ -750,14 +901,23 @@ impl Scope {
                         return;
                     }
                     // The other side keeps all its rows, whatever stands behind ON.
-                    flows.extend(own.into_iter().filter(|Flow(_, to, _)| match to {
-                        Term::Columns(columns) => {
-                            columns.iter().all(|column| optional.contains(&column.range))
-                        }
-                        _ => false,
+                    flows.extend(own.into_iter().filter(|Flow(_, to, _)| {
+                        to.bounded(BOTH).iter().all(|(column, _)| optional.contains(&column.range))
                     }));
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// Takes down which columns the condition of a full join compares.
+    fn pair(&mut self, own: &[Flow]) {
+        let top = self.top();
+        for flow in own {
+            if let Flow(Term::Columns(from), Term::Columns(to), BOTH) = flow
+                && let ([from], [to]) = (&from[..], &to[..])
+            {
+                self.levels[top].paired.insert((*from, *to));
             }
         }
     }
@@ -775,8 +935,9 @@ impl Scope {
                     let operator: *mut pg_sys::OpExpr = node.cast();
                     let sides: Vec<*mut pg_sys::Node> = each((*operator).args).collect();
                     if let [left, right] = sides[..] {
-                        let (left, right) = (self.term(left), self.term(right));
-                        compare(&operator_name((*operator).opno), left, right, flows);
+                        let name = operator_name((*operator).opno);
+                        let [left, right] = self.moments(left, right);
+                        compare(&name, left, right, flows);
                     }
                 }
                 // The first columns decide, but where they are equal.
@@ -820,6 +981,38 @@ impl Scope {
         }
     }
 
+    /// What is compared; where it is how far a column lies from the window, and a constant, that column and the window.
+    unsafe fn moments(&mut self, left: *mut pg_sys::Node, right: *mut pg_sys::Node) -> [Term; 2] {
+        unsafe {
+            if let Some(moments) = self.distance(left, right) {
+                return moments;
+            }
+            if let Some([later, earlier]) = self.distance(right, left) {
+                return [earlier, later];
+            }
+            [self.term(left), self.term(right)]
+        }
+    }
+
+    /// The later and the earlier one of two moments, of which one is the window's, where their difference is compared with a
+    /// constant.
+    unsafe fn distance(&mut self, node: *mut pg_sys::Node, limit: *mut pg_sys::Node) -> Option<[Term; 2]> {
+        unsafe {
+            if !is(node, T::T_OpExpr) || !is(limit, T::T_Const) {
+                return None;
+            }
+            let operator: *mut pg_sys::OpExpr = node.cast();
+            let sides: Vec<*mut pg_sys::Node> = each((*operator).args).collect();
+            let [later, earlier] = sides[..] else { return None };
+            let are_moments = sides.iter().all(|side| MOMENTS.contains(&pg_sys::exprType(*side)));
+            if !is_builtin((*operator).opno) || !are_moments || operator_name((*operator).opno) != "-" {
+                return None;
+            }
+            let moments = [self.term(later), self.term(earlier)];
+            moments.iter().any(|moment| matches!(moment, Term::Fixed(_))).then_some(moments)
+        }
+    }
+
     unsafe fn logic(&mut self, logic: *mut pg_sys::BoolExpr, flows: &mut Vec<Flow>) {
         unsafe {
             let arguments: Vec<*mut pg_sys::Node> = each((*logic).args).collect();
@@ -837,9 +1030,9 @@ impl Scope {
                         self.condition(argument, &mut own);
                         let mut bounds: BTreeMap<Column, Bounds> = BTreeMap::new();
                         for Flow(from, to, mask) in own {
-                            if let (Term::Fixed(given), Term::Columns(columns)) = (from, to) {
-                                for column in columns {
-                                    *bounds.entry(column).or_default() |= given & mask;
+                            if let Term::Fixed(given) = from {
+                                for (column, given) in to.bounded(given & mask) {
+                                    *bounds.entry(column).or_default() |= given;
                                 }
                             }
                         }

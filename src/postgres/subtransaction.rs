@@ -47,9 +47,14 @@ pub fn is_interrupt(caught: &CaughtError) -> bool {
     }
 }
 
+/// Whether RAISE in PL/pgSQL made an error: its SQLSTATE is its author's choice.
+fn is_raised(caught: &CaughtError) -> bool {
+    matches!(caught, CaughtError::PostgresError(report) if report.file().ends_with("pl_exec.c"))
+}
+
 /// Whether an error depends on more than what was tried: on the moment, on locks, on the session's limits, on a fault of the
 /// server.
 pub fn is_accident(caught: &CaughtError) -> bool {
     !matches!(caught, CaughtError::PostgresError(_))
-        || is_of(caught, &["25", "40", "53", "54", "55", "57", "58", "XX"])
+        || (is_of(caught, &["25", "40", "53", "54", "55", "57", "58", "XX"]) && !is_raised(caught))
 }

@@ -192,6 +192,11 @@ fn what_another_major_version_only_spelled_otherwise_goes_on() {
     let own = session.lines(parts);
     comes_from_postgresql_12(&mut session, &spelled());
     let other = session.lines(parts);
+    // It was edited there, and edited back.
+    session.run(
+        "INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path, server_major, first_seen)
+         SELECT pipeline_id, 'sql:edited', query, query_path, server_major, first_seen + interval '1 second' FROM backfill.version_data",
+    );
     assert!(own.iter().zip(&other).all(|(own, other)| own != other), "{own:#?} {other:#?}");
     // The plan's windows carry the version of the other server, and are stamped with the one that runs.
     let lease: (i64, String) = {

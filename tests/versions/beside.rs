@@ -68,6 +68,32 @@ fn a_call_that_was_ended_leaves_no_version_behind() {
     assert_eq!(version(&mut other), before);
 }
 
+/// Whoever may read the pipeline beside others would not see those either, and a worker would get none of their windows.
+#[test]
+fn an_error_that_calls_itself_a_cancel_ends_nobodys_call() {
+    for constant in ["'{1}'::checked[]", "'1'::checked"] {
+        let (database, mut session) = with_query(
+            &format!("SELECT $1, ({constant})::text || poisoned()"),
+            "CREATE FUNCTION check_it(int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+                 IF current_setting('poison.is_there', true) = 'on' THEN RAISE 'poison' USING ERRCODE = '57014'; END IF;
+                 RETURN true; END $$;
+             CREATE DOMAIN checked AS int CHECK (check_it(VALUE));
+             CREATE FUNCTION poisoned() RETURNS text LANGUAGE sql AS $$ SELECT ('{1}'::checked[])::text $$",
+        );
+        session.run("SELECT backfill_plan('beside', NULL, '2024-01-02', 'x', expect => 1)");
+        let mut other = database.connect();
+        other.run("SET poison.is_there = on");
+        for call in [
+            "SELECT count(*) FROM backfill.attention",
+            "SELECT count(*) FROM backfill.missed",
+            "SELECT count(*) FROM pipeline_windows('beside', NULL, '2024-01-03')",
+            "SELECT * FROM backfill_claim('w')",
+        ] {
+            other.run(call);
+        }
+    }
+}
+
 #[test]
 fn deep_queries_need_no_more_stack_than_postgresql() {
     let sum = format!("SELECT $1, ({})::text", vec!["1"; 3000].join(" + "));

@@ -93,6 +93,24 @@ fn names_of_a_views_columns_count_where_they_lead_to_values() {
     ]);
 }
 
+/// Whatever else the rules of views hold: it differs between versions of PostgreSQL.
+#[test]
+fn the_tables_of_a_view_are_counted_from_the_first() {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    session.run("CREATE TABLE target (at timestamptz NOT NULL, v text)");
+    session.run(VIEW);
+    define(
+        &mut session,
+        "edge",
+        "'1 day', '2024-01-01', 'target', 'at'",
+        "query => 'SELECT $1, by_name() || x FROM seen'",
+    );
+    let view: String =
+        session.one("SELECT definition FROM pipeline_explain_version('edge') WHERE kind = 'view'", &[]);
+    assert!(view.contains("public.source t0"), "{view}");
+}
+
 const PLPGSQL: &str = "CREATE DOMAIN small AS int;
     CREATE FUNCTION near(numeric, numeric) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT abs($1 - $2) < 1';
     CREATE OPERATOR ~=~ (LEFTARG = numeric, RIGHTARG = numeric, FUNCTION = near);
@@ -134,6 +152,41 @@ fn what_an_operator_and_a_cast_call_counts() {
         ),
         (BUILTIN, "SELECT $1, (t::int)::text FROM source", "DROP CAST (text AS int)", true),
         (BUILTIN, "SELECT $1, (t::bigint)::text FROM source", "DROP CAST (text AS int)", false),
+    ]);
+}
+
+const COLLATED: &str =
+    "CREATE DOMAIN named AS text COLLATE \"C\"; CREATE TYPE pair AS (x text COLLATE \"C\");
+    CREATE TYPE span AS RANGE (SUBTYPE = text, COLLATION = \"C\");
+    CREATE TYPE pattern AS RANGE (SUBTYPE = text, SUBTYPE_OPCLASS = text_pattern_ops)";
+
+#[test]
+fn by_what_a_type_compares_counts() {
+    assert_seen(&[
+        (
+            COLLATED,
+            "SELECT $1, ('a'::named < 'b'::named)::text",
+            "DROP DOMAIN named; CREATE DOMAIN named AS text",
+            true,
+        ),
+        (
+            COLLATED,
+            "SELECT $1, (ROW('a')::pair < ROW('b')::pair)::text",
+            "DROP TYPE pair; CREATE TYPE pair AS (x text)",
+            true,
+        ),
+        (
+            COLLATED,
+            "SELECT $1, ('b'::text <@ span('a', 'c'))::text",
+            "DROP TYPE span; CREATE TYPE span AS RANGE (SUBTYPE = text)",
+            true,
+        ),
+        (
+            COLLATED,
+            "SELECT $1, ('b'::text <@ pattern('a', 'c'))::text",
+            "DROP TYPE pattern; CREATE TYPE pattern AS RANGE (SUBTYPE = text)",
+            true,
+        ),
     ]);
 }
 

@@ -44,6 +44,19 @@ SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at::time <
 -- expect clock | 'yesterday' | query
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at > CAST('yesterday'::text AS timestamptz)
 
+--- clock: a literal on two lines
+-- expect clock | 'today' | query
+SELECT s.at, date 'to'
+    'day' FROM sales s WHERE s.at >= $1 AND s.at < $2
+
+--- clock: literals with escapes
+-- expect clock | 'today' & 'now' & 'tomorrow' | query
+SELECT s.at, U&'\0074oday'::date, E'n\x6fw'::timestamptz, $$tomorrow$$::date FROM sales s WHERE s.at >= $1 AND s.at < $2
+
+--- clock: what reads a literal, by its name
+-- expect clock | 'today' | query
+SELECT s.at, date_in('today') FROM sales s WHERE s.at >= $1 AND s.at < $2
+
 --- clock: a range of literals
 -- expect clock | '[yesterday,today)' | query
 SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND s.at <@ '[yesterday,today)'::tstzrange
@@ -228,6 +241,10 @@ SELECT $1, count(*) FROM sales s WHERE s.at >= $1 AND s.at < $2 AND has_table_pr
 -- expect transaction | txid_current() & pg_current_xact_id() & pg_current_snapshot() | query
 SELECT $1, txid_current(), pg_current_xact_id(), pg_current_snapshot() FROM sales s WHERE s.at >= $1 AND s.at < $2
 
+--- transaction: rows that others hold
+-- expect transaction | SKIP LOCKED | query
+SELECT s.at, s.amount FROM sales s WHERE s.at >= $1 AND s.at < $2 FOR SHARE SKIP LOCKED
+
 --- transaction: system columns
 -- expect system-column | public.sales.ctid & public.sales.xmin & public.sales.tableoid | query
 SELECT $1, s.ctid, s.xmin, s.tableoid FROM sales s WHERE s.at >= $1 AND s.at < $2
@@ -327,6 +344,28 @@ SELECT s.at, s.amount FROM sales s WHERE s.loaded_at >= $1 AND s.loaded_at < $2
 --- window: on another column, inside a subquery
 -- expect wrong-column | public.sales.at | query
 SELECT t.day, count(*) FROM (SELECT date_trunc('day', s.at) AS day FROM sales s WHERE s.loaded_at >= $1 AND s.loaded_at < $2) t GROUP BY 1
+
+--- window: what overlaps the window, from before its start
+-- expect wrong-column | public.prices.valid_from | query
+SELECT least(p.valid_from, $1), p.item FROM prices p WHERE p.valid_from < $2 AND p.valid_to > $1
+
+--- window: how far from the end
+-- expect open-start | public.sales | query
+SELECT s.at, s.amount FROM sales s WHERE s.at - $1 < interval '1 day' AND $2 - s.at > interval '0'
+
+--- window: the later one of two moments
+-- expect open-start | public.refunds & public.sales | query
+SELECT greatest(s.at, r.at), s.amount FROM sales s JOIN refunds r ON r.sale = s.id
+WHERE greatest(s.at, r.at) >= $1 AND greatest(s.at, r.at) < $2
+
+--- window: the later one of two moments, only from below
+-- expect not-windowed | public.refunds & public.sales | query
+SELECT $1, count(*) FROM sales s JOIN refunds r ON r.sale = s.id WHERE greatest(s.at, r.at) >= $1 AND least(s.at, r.at) < $2
+
+--- window: the second choice only from above
+-- expect open-ended | public.sales | query
+-- expect open-start | public.refunds | query
+SELECT $1, count(*) FROM sales s FULL JOIN refunds r ON r.sale = s.id WHERE coalesce(s.at, r.at) >= $1 AND r.at < $2
 
 --- window: only one side of a join
 -- expect mutable-dimension | public.refunds | query

@@ -35,6 +35,12 @@ SELECT s.at, s.amount FROM sales s WHERE s.at + interval '1 hour' >= $1 AND s.at
 --- plain: either column
 SELECT $1, count(*) FROM sales s WHERE coalesce(s.loaded_at, s.at) >= $1 AND coalesce(s.loaded_at, s.at) < $2
 
+--- plain: how far from the bounds
+SELECT s.at, s.amount FROM sales s WHERE s.at - $1 >= interval '0' AND interval '0' < $2 - s.at
+
+--- plain: what overlaps the window, cut to it
+SELECT greatest(p.valid_from, $1), p.item FROM prices p WHERE p.valid_from < $2 AND coalesce(p.valid_to, 'infinity') > $1
+
 --- plain: each arm of an OR
 SELECT $1, count(*) FROM sales s WHERE (s.at >= $1 AND s.at < $2 AND s.item = 1) OR (s.at >= $1 AND s.at < $2 AND s.item = 2)
 
@@ -120,6 +126,25 @@ SELECT r.at, s.amount FROM sales s LEFT JOIN refunds r ON r.at = s.at WHERE r.at
 
 --- joins: USING and FULL JOIN
 SELECT at, sum(s.amount), sum(r.amount) FROM sales s FULL JOIN refunds r USING (at) WHERE at >= $1 AND at < $2 GROUP BY at
+
+--- joins: either side of a full join
+-- dims refunds
+SELECT coalesce(s.at, r.at), s.amount, r.amount FROM sales s FULL JOIN refunds r ON r.sale = s.id
+WHERE coalesce(s.at, r.at) >= $1 AND coalesce(s.at, r.at) < $2
+
+--- joins: either side of a full join on the moment
+SELECT date_trunc('day', coalesce(s.at, r.at)), count(*) FROM sales s FULL JOIN refunds r ON r.at = s.at AND r.sale = s.id
+WHERE coalesce(s.at, r.at) >= $1 AND coalesce(s.at, r.at) < $2 GROUP BY 1
+
+--- joins: either side of a full join, in a CTE
+-- dims refunds
+WITH both_sides AS (SELECT coalesce(s.at, r.at) AS at, s.amount FROM sales s FULL JOIN refunds r ON r.sale = s.id)
+SELECT b.at, b.amount FROM both_sides b WHERE b.at >= $1 AND b.at < $2
+
+--- joins: the local day of each store
+-- dims stores
+SELECT $1, st.name, sum(s.amount) FROM sales s JOIN stores st ON st.id = s.store
+WHERE (s.at AT TIME ZONE st.zone)::date >= $1::date AND date_trunc('day', s.at, st.zone) < $2 GROUP BY st.name
 
 --- joins: a series of hours with what there is in each
 SELECT h, count(s.id) FROM generate_series($1, $2 - interval '1 hour', '1 hour') h LEFT JOIN sales s ON date_trunc('hour', s.at) = h GROUP BY h

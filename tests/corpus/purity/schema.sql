@@ -10,7 +10,7 @@ CREATE TABLE sales (
 );
 CREATE TABLE refunds (at timestamptz NOT NULL, sale bigint, amount numeric);
 CREATE TABLE items (id int PRIMARY KEY, name text, price numeric, added timestamptz);
-CREATE TABLE stores (id int PRIMARY KEY, name text, country text);
+CREATE TABLE stores (id int PRIMARY KEY, name text, country text, zone text);
 CREATE TABLE prices (item int, valid_from timestamptz, valid_to timestamptz, price numeric);
 CREATE TABLE days (day timestamptz PRIMARY KEY, is_holiday boolean);
 CREATE TABLE measures (day date NOT NULL, sensor int, value numeric) PARTITION BY RANGE (day);
