@@ -310,6 +310,43 @@ fn another_query_than_the_lease_has_is_named() {
 }
 
 #[test]
+fn what_the_pipeline_runs_by_now_is_no_cause_of_what_ran() {
+    let (_database, mut session) = world();
+    session.run("CREATE VIEW gone AS SELECT now() AS at");
+    let now =
+        QUERY.replace("s.total", "s.total + extract(second FROM g.at)").replace("sold s", "sold s, gone g");
+    let (plan, _) = verification(&mut session, "NULL");
+    session.run("INSERT INTO orders VALUES ('2024-01-01 05:00Z', 7, 1), ('2024-01-02 05:00Z', 7, 1)");
+    session.run(&format!("SELECT pipeline_alter('revenue', jsonb_build_object('query', $q${now}$q$))"));
+    let verify_next = |session: &mut Session| {
+        let token: i64 =
+            session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY['revenue'])", &[]);
+        session.run(&format!("SELECT replace_partition({token})"));
+    };
+    verify_next(&mut session);
+    session.run("DROP VIEW gone");
+    verify_next(&mut session);
+    let causes = differing(&mut session, plan, "window_key, split_part(cause, ':', 1)");
+    assert_eq!(causes, ["2024-01-01|rows came late", "2024-01-02|rows came late"]);
+}
+
+#[test]
+fn the_lint_does_not_explain_rows_that_no_query_made() {
+    let (_database, mut session) = world_of(", made timestamptz DEFAULT now()", "");
+    let clock = QUERY.replace("s.total", "s.total, clock_timestamp()");
+    session.run(&format!("SELECT pipeline_alter('revenue', jsonb_build_object('query', $q${clock}$q$))"));
+    plan(&mut session, "");
+    let (plan, _) = verification(&mut session, "1");
+    session.run(
+        "CREATE TABLE lease AS SELECT token, window_start FROM backfill_claim('w', pipelines => ARRAY['revenue']);
+         CREATE TABLE mine AS SELECT r.* FROM revenue r JOIN lease l ON l.window_start = r.day;
+         UPDATE mine SET total = -1;
+         SELECT replace_partition(token, staging => 'mine') FROM lease",
+    );
+    assert_cause(&mut session, plan, 1, "unknown: the same code");
+}
+
+#[test]
 fn a_column_that_is_not_compared_is_no_cause() {
     let (_database, mut session) = world_of(", entered timestamptz DEFAULT now()", "");
     assert_eq!(

@@ -137,7 +137,7 @@ pub fn of_rows(
     let cause = match same {
         true => None,
         false => match known() {
-            None if run.query.is_some() && version == run.code_version => {
+            None if !source.is_table() && version == run.code_version => {
                 impurity(run, found.only, target, &columns.names)?
             }
             known => known,
@@ -295,31 +295,37 @@ fn changed_by_trigger(target: &Segment) -> Option<String> {
     })
 }
 
-/// What the lint finds in the query that ran. What only may keep it from being pure does not explain rows that all came, or
-/// all went; nor does a column of the target that was not compared.
+/// What the lint finds in the query of the lease, which ran, or says the same as what ran: the pipeline may run another one by now.
+/// What only may keep it from being pure does not explain rows that all came, or all went; nor does a column of the target
+/// that was not compared.
 fn impurity(
     run: &Run,
     only: Option<[u64; 2]>,
     target: &Segment,
     compared: &[&str],
 ) -> Result<Option<String>> {
-    let all = target.table.columns.iter().map(|column| column.name.as_str());
-    let left_out: Vec<String> = all
+    let columns = target.table.columns.iter().map(|column| column.name.as_str());
+    let left_out: Vec<String> = columns
         .filter(|name| !compared.contains(name))
         .map(|name| impurity::place_of_column(name, &target.table.shown()))
         .collect();
-    let mut found = lint::findings(&run.pipeline)?;
+    let Some((query, path)) = run.query.as_deref().zip(run.query_path.as_deref()) else { return Ok(None) };
+    let mut found = lint::of_text(&run.pipeline, query, path)?;
     found.retain(|finding| !left_out.iter().any(|place| finding.place.starts_with(place)));
     let of = |matches: fn(&Finding) -> bool| found.iter().find(|finding| matches(finding));
     let is_error = |finding: &Finding| finding.severity == Severity::Error;
     let is_dimension = |finding: &Finding| finding.rule == Rule::MutableDimension.name();
     let is_one_sided = only.is_some_and(|only| only.contains(&0));
     let likely = of(is_error).or_else(|| of(is_dimension).or(found.first()).filter(|_| !is_one_sided));
-    Ok(likely.map(|Finding { rule, object, place, remedy, .. }| {
-        format!(
-            "the query is no pure function of its window ({rule}): {object} in {place}. {remedy} SELECT * FROM pipeline_lint({}) lists all that was found.",
+    let all = match run.query == run.pipeline.query {
+        true => format!(
+            " SELECT * FROM pipeline_lint({}) lists all that was found.",
             quote::literal(&run.pipeline.name)
-        )
+        ),
+        false => String::new(),
+    };
+    Ok(likely.map(|Finding { rule, object, place, remedy, .. }| {
+        format!("the query is no pure function of its window ({rule}): {object} in {place}. {remedy}{all}")
     }))
 }
 
