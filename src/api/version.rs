@@ -33,12 +33,14 @@ fn parts(pipeline: &Pipeline) -> Result<Option<(String, Vec<Part>)>> {
     Ok(Some((meaning.version.clone(), meaning.parts.clone())))
 }
 
-/// The version of the slice of the newest window, and what it depended on when it was recorded.
+/// The version of the slice of the newest window that has one, and what it depended on when it was recorded.
 const BUILT: &str = "SELECT v.kind, v.name, v.definition FROM backfill.version_part_data v
     WHERE v.pipeline_id = $1 AND v.code_version = (
-        SELECT r.code_version FROM backfill.run_data r
-        WHERE r.pipeline_id = $1 AND r.published_at IS NOT NULL AND r.run_kind <> 'withdrawn'
-        ORDER BY r.window_start DESC, r.turn DESC LIMIT 1)";
+        SELECT s.code_version FROM (
+            SELECT DISTINCT ON (r.window_start) r.* FROM backfill.run_data r
+            WHERE r.pipeline_id = $1 AND r.published_at IS NOT NULL ORDER BY r.window_start DESC, r.turn DESC
+        ) s
+        WHERE s.run_kind <> 'withdrawn' ORDER BY s.window_start DESC LIMIT 1)";
 
 type Row = (String, String, Option<String>, Option<String>, Option<String>);
 
