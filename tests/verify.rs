@@ -937,6 +937,33 @@ fn what_the_ledger_knows_is_the_cause_before_what_rows_suggest() {
 }
 
 #[test]
+fn what_is_known_of_a_slice_is_known_where_it_was_put_back() {
+    let database = daily("keep_previous => '7 days'");
+    let mut session = database.connect();
+    session.run("SELECT pipeline_pause('daily', 'test'), pool_define('backfill', 8)");
+    session.run(
+        "INSERT INTO facts SELECT '2024-01-01 01:00Z', 1;
+         SELECT window_adopt('daily', '2024-01-01', '2024-01-02', 'legacy', 'it was there')",
+    );
+    let mut built = |more: &str| {
+        let plan = session.plan("2024-01-03", more);
+        for lease in session.leases(2) {
+            session.replace(lease.token).unwrap();
+        }
+        plan
+    };
+    let first = built(", keys => '{2024-01-02}', params => '{\"a\": 1}'");
+    let second = built("");
+    session.run(&format!("SELECT backfill_revert({second}, 'wrong'), backfill_verify('daily', NULL, NULL)"));
+    for lease in session.leases(2) {
+        session.replace(lease.token).unwrap();
+    }
+    let causes = session.lines("SELECT window_key, cause FROM backfill.verifications ORDER BY 1");
+    assert!(causes[0].starts_with("2024-01-01|the slice was adopted"), "{causes:#?}");
+    assert!(causes[1].starts_with(&format!("2024-01-02|plan {first} built it with params")), "{causes:#?}");
+}
+
+#[test]
 fn triggers_that_change_rows_are_named() {
     let (_database, mut session) = world();
     session.run(

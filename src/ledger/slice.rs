@@ -19,7 +19,8 @@ pub struct Slice {
     pub stale: Option<String>,
 }
 
-const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, r.run_kind = 'adopted', r.plan_id, pl.params::pg_catalog.text,
+/// What put a slice back is not what made it.
+const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, b.run_kind = 'adopted', b.plan_id, pl.params::pg_catalog.text,
         (SELECT m.reason FROM backfill.mark_data m
          WHERE m.pipeline_id = $1 AND m.window_start = $2 AND m.mark = 'stale' AND m.lifted_at IS NULL AND m.token >= r.token
          ORDER BY m.token DESC LIMIT 1)
@@ -27,7 +28,8 @@ const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, r.run_k
         SELECT * FROM backfill.run_data n
         WHERE n.pipeline_id = $1 AND n.window_start = $2 AND n.published_at IS NOT NULL ORDER BY n.turn DESC LIMIT 1
     ) r
-    LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
+    JOIN backfill.run_data b ON b.token = COALESCE(r.restores, r.token)
+    LEFT JOIN backfill.plan_data pl ON pl.plan_id = b.plan_id
     WHERE r.run_kind <> 'withdrawn'";
 
 /// The slice of a window as everybody sees it now, if it has one.
