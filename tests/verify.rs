@@ -583,6 +583,31 @@ fn a_worker_whose_target_is_elsewhere_reports_rows_and_digest() {
 }
 
 #[test]
+fn rows_that_were_counted_only_are_not_the_same_as_those_of_a_digest() {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    define(&mut session, "daily", "'1 day', '2024-01-01'", "");
+    session.run("SELECT pipeline_pause('daily', 'test'), pool_define('backfill', 8)");
+    session.plan("2024-01-03", "");
+    let leases = session.leases(2);
+    for (lease, report) in leases.iter().zip(["10, 'abc'", "10"]) {
+        session.run(&format!("SELECT backfill_finish({}, {report})", lease.token));
+    }
+    session.run("SELECT backfill_verify('daily', NULL, '2024-01-03')");
+    let [digested, counted] = &session.leases(2)[..] else { panic!("two windows") };
+    session.run(&format!("SELECT backfill_finish({}, 10)", counted.token));
+    let finish = format!("SELECT backfill_finish({}, 10)", digested.token);
+    let failure = assert_sqlstate!(session.try_run(&finish), "55000");
+    assert!(failure.hint.contains("rows, digest"), "{failure}");
+    // Other numbers are other rows.
+    session.run(&format!("SELECT backfill_finish({}, 11)", digested.token));
+    assert_eq!(
+        session.lines("SELECT window_key, same FROM backfill.verifications ORDER BY 1"),
+        ["2024-01-01|f", "2024-01-02|t"]
+    );
+}
+
+#[test]
 fn a_protected_target_refuses_whoever_writes_under_a_verification() {
     let (_database, mut session) = outside();
     session.run("SELECT fence_protect('facts')");
