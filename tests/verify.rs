@@ -608,6 +608,30 @@ fn rows_that_were_counted_only_are_not_the_same_as_those_of_a_digest() {
 }
 
 #[test]
+fn a_digest_in_a_worker_s_own_words_accuses_nobody() {
+    let (_database, mut session) = outside();
+    session.plan("2024-01-03", "");
+    let leases = session.leases(2);
+    session.run(&format!(
+        "SELECT backfill_finish({}, 24, md5('its rows'));
+         SELECT replace_partition({1}, query => $q${HOURS}$q$, finish => false);
+         SELECT backfill_finish({1}, 24, md5('its rows'))",
+        leases[0].token, leases[1].token
+    ));
+    verify_daily(&mut session);
+    for lease in session.leases(3) {
+        session.run(&format!(
+            "SELECT replace_partition({}, query => $q${HOURS} UNION ALL SELECT $1 + interval '30 minutes', 7$q$)",
+            lease.token
+        ));
+    }
+    assert_eq!(
+        session.lines("SELECT DISTINCT split_part(cause, ':', 1) FROM backfill.verifications"),
+        ["rows came late"]
+    );
+}
+
+#[test]
 fn a_protected_target_refuses_whoever_writes_under_a_verification() {
     let (_database, mut session) = outside();
     session.run("SELECT fence_protect('facts')");

@@ -219,12 +219,13 @@ fn nothing_to_compare(run: &Run, slice: &Slice) -> Error {
 /// That the target does not hold what the ledger says of the slice.
 fn changed_without_lease(run: &Run, target: &Segment, slice: &Slice, held: Measure) -> Option<String> {
     let rows = slice.rows.filter(|rows| *rows != held.rows as i64);
+    let digest = slice.digest.as_ref().filter(|_| !slice.digest_told);
     let what = match rows {
         Some(rows) => format!(
             "the slice was changed without a lease: it had {rows} rows when token {} published it, and has {} now",
             slice.token, held.rows
         ),
-        None if slice.digest.as_ref().is_some_and(|digest| *digest != held.digest.to_string()) => format!(
+        None if digest.is_some_and(|digest| *digest != held.digest.to_string()) => format!(
             "the slice was changed without a lease, or the columns of the target were: it does not hold any more what token {} published",
             slice.token
         ),
