@@ -115,7 +115,7 @@ fn say_compatible(
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
     if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
         // What the query means now counts, though nothing ran under it yet.
-        version::for_person(&pipeline, query, path)?;
+        version::for_person(&pipeline, query, path)?.ok_or_else(|| version::being_recorded(&pipeline))?;
     }
     compatible::record(&pipeline, &require_version("old", old)?, &require_version("new", new)?, &reason)
 }
