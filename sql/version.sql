@@ -24,7 +24,7 @@ CREATE FUNCTION slice_version(target regclass, at timestamptz) RETURNS text
     LANGUAGE c STABLE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'slice_version_wrapper';
 COMMENT ON FUNCTION slice_version(regclass, timestamptz) IS
-'The code version that built the slice which a target, or a partition of one, holds for an instant; NULL where the ledger knows of no slice, or not by what it was built. One look at an index, so that a query can ask it for each window that it reads. Errors: 42704 where no pipeline fills the table, 42501.';
+'The code version that built the slice which a target, or a partition of one, holds for an instant; NULL where the ledger knows of no slice, or not by what it was built. A look at two indexes, so that a query can ask it for each window that it reads. Errors: 42704 where no pipeline fills the table, 42501.';
 
 CREATE FUNCTION version_compatible(pipeline text, old text, new text, reason text) RETURNS text
     LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp AS 'MODULE_PATHNAME', 'version_compatible_wrapper';

@@ -173,7 +173,7 @@ fn slice_version(target: Option<pg_sys::Oid>, at: Option<TimestampWithTimeZone>)
 fn built_by(target: pg_sys::Oid, at: Instant) -> Result<Option<String>> {
     let who = role::caller();
     let fillers = role::as_ledger(|| {
-        spi::read(FILLERS, &[target.into()], |row| {
+        spi::look(FILLERS, &[target.into()], |row| {
             (row.at::<i64>(1), row.at::<String>(2), row.at::<String>(3))
         })
     });
@@ -193,7 +193,7 @@ fn built_by(target: pg_sys::Oid, at: Instant) -> Result<Option<String>> {
     let slices = readable.into_iter().flat_map(|id| {
         role::as_ledger(|| {
             let decode = |row: &spi::Row| (row.at::<Instant>(2), row.get::<String>(1));
-            spi::read(SLICE_AT, &[id.into(), at.into()], decode)
+            spi::look(SLICE_AT, &[id.into(), at.into()], decode)
         })
     });
     Ok(slices.max_by_key(|(published_at, _)| *published_at).and_then(|(_, version)| version))
