@@ -47,7 +47,7 @@ CREATE FUNCTION backfill_finish(token bigint, rows bigint DEFAULT NULL, digest t
     AS 'MODULE_PATHNAME', 'backfill_finish_wrapper';
 REVOKE ALL ON FUNCTION backfill_finish(bigint, bigint, text, jsonb) FROM PUBLIC;
 COMMENT ON FUNCTION backfill_finish(bigint, bigint, text, jsonb) IS
-'Ends the run as done; the slice of its window is what it wrote. Passes the fence. Repeated for a token that was finished it answers the same again. Under a lease of kind verify rows and digest are held to those of the slice, unless replace_partition has compared already. Errors: BF001, BF002 (at the latest at COMMIT), BF007 where the slice would mix code versions and on_mixture is refuse, 55000 where nothing was staged, or compared, 22023, 42501, 25006.';
+'Ends the run as done; the slice of its window is what it wrote. Passes the fence. Repeated for a token that was finished it answers the same again. Under a lease of kind verify rows and digest are held to those of the slice, unless replace_partition has compared already. Errors: BF001, BF002 (at the latest at COMMIT), BF007 where the slice would mix code versions and on_mixture is refuse, 55000 where nothing was staged, or compared, also where only as many rows are given for a slice that has a digest, 22023, 42501, 25006.';
 
 CREATE FUNCTION backfill_fail(token bigint, error text, retry boolean DEFAULT true, sqlstate text DEFAULT NULL)
     RETURNS text LANGUAGE c VOLATILE SET search_path = pg_catalog, pg_temp

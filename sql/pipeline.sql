@@ -75,7 +75,7 @@ CREATE TABLE backfill.pipeline_data (
 );
 -- A dropped pipeline keeps its row, because its runs and slices outlive it; its name and target are free again.
 CREATE UNIQUE INDEX pipeline_name ON backfill.pipeline_data (name) WHERE dropped_at IS NULL;
-CREATE INDEX pipeline_target ON backfill.pipeline_data (target) WHERE dropped_at IS NULL;
+CREATE INDEX pipeline_target ON backfill.pipeline_data (target);
 COMMENT ON SEQUENCE backfill.pipeline_data_pipeline_id_seq IS 'Numbers of pipelines.';
 COMMENT ON TABLE backfill.pipeline_data IS 'Every pipeline ever defined, dropped ones included.';
 

@@ -44,6 +44,7 @@ CREATE TABLE backfill.run_data (
     outcome        text        CHECK (outcome IN ('done', 'failed', 'refused', 'released', 'expired', 'revoked')),
     rows           bigint,
     digest         text,
+    digest_told    boolean     NOT NULL DEFAULT false,  -- the digest is in the words of the worker: the ledger took none
     allow_shrink   text,
     error          text,
     sqlstate       text,

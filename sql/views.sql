@@ -165,8 +165,8 @@ FROM backfill.version_compatible_data d
 JOIN backfill.readable_data v ON v.pipeline_id = d.pipeline_id;
 COMMENT ON VIEW backfill.compatible_versions IS 'Pairs of code versions of which somebody said that slices of both may stand side by side, who, when and why; version_compatible_drop() takes it back.';
 
-CREATE VIEW backfill.version_mix WITH (security_barrier) AS
-SELECT t.target, v.name AS pipeline, pg_catalog.jsonb_object_agg(s.code_version, s.of_version) AS versions,
+CREATE VIEW backfill.version_mix_data WITH (security_barrier) AS
+SELECT s.pipeline_id, t.target, v.name AS pipeline, pg_catalog.jsonb_object_agg(s.code_version, s.of_version) AS versions,
        pg_catalog.count(DISTINCT COALESCE(c.class, s.code_version)) > 1 AS mixed,
        pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
            'version', s.code_version, 'windows', s.windows,
@@ -198,10 +198,14 @@ JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
 LEFT JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.version_class_data c ON c.pipeline_id = s.pipeline_id AND c.code_version = s.code_version
 GROUP BY t.target, s.pipeline_id, v.name;
+COMMENT ON VIEW backfill.version_mix_data IS 'backfill.version_mix with the number of the pipeline, whose name another one may have by now.';
+
+CREATE VIEW backfill.version_mix WITH (security_barrier) AS
+SELECT target, pipeline, versions, mixed, ranges FROM backfill.version_mix_data;
 COMMENT ON VIEW backfill.version_mix IS 'Per target (NULL where the slices lie outside of this database, or the table was dropped) and pipeline the code versions that built its slices, with their number of windows, whether they are mixed: whether they are of more than one class, and the ranges of neighbouring windows of each version, in the order of time, with bounds as backfill_plan() takes them.';
 
-CREATE VIEW backfill.verifications WITH (security_barrier) AS
-SELECT d.plan_id, v.name AS pipeline, backfill.window_key(d.pipeline_id, d.window_start) AS window_key, d.window_start,
+CREATE VIEW backfill.verification_state_data WITH (security_barrier) AS
+SELECT d.pipeline_id, d.plan_id, v.name AS pipeline, backfill.window_key(d.pipeline_id, d.window_start) AS window_key, d.window_start,
        d.token, d.slice_token, d.slice_version, d.code_version, d.same, d.rows_published, d.rows_rebuilt,
        d.only_published, d.only_rebuilt, d.columns, d.cause, d.verified_at,
        d.slice_token = (
@@ -214,6 +218,12 @@ SELECT d.plan_id, v.name AS pipeline, backfill.window_key(d.pipeline_id, d.windo
 FROM backfill.verification_data d
 JOIN backfill.run_data r ON r.token = d.token AND r.outcome = 'done'
 JOIN backfill.readable_data v ON v.pipeline_id = d.pipeline_id;
+COMMENT ON VIEW backfill.verification_state_data IS 'backfill.verifications with the number of the pipeline, whose name another one may have by now.';
+
+CREATE VIEW backfill.verifications WITH (security_barrier) AS
+SELECT plan_id, pipeline, window_key, window_start, token, slice_token, slice_version, code_version, same, rows_published,
+       rows_rebuilt, only_published, only_rebuilt, columns, cause, verified_at, is_newest
+FROM backfill.verification_state_data;
 COMMENT ON VIEW backfill.verifications IS 'Windows that were built again under token for backfill_verify(), held to the slice of slice_token. same: the same rows came of it, as multisets. only_published and only_rebuilt count the rows that one side has and the other has not; columns names those in which they differ, where rows of both sides do; cause is the likeliest reason, with what helps. is_newest: the slice is still there, and no later verification of it has ended. What could not be compared is NULL.';
 
 CREATE VIEW backfill.missed WITH (security_barrier) AS
@@ -288,7 +298,7 @@ JOIN backfill.readable_data v ON v.pipeline_id = w.pipeline_id
 GROUP BY v.name, w.target, w.operation, w.role, w.session_role, w.application_name, w.client_addr;
 COMMENT ON VIEW backfill.unfenced_writes IS 'Who wrote to targets that are protected with mode log, without a fence: the role whose rights counted, the role that had logged in, its application_name and client_addr (NULL over a local socket), how many transactions and rows, and when they committed first and last. TRUNCATE counts no rows.';
 
--- Made of the views above, so that everyone sees his own.
+-- Made of views above that show everyone his own.
 -- Listed before it is joined: without statistics the planner would count the missed windows once for each pair of pipelines.
 CREATE VIEW backfill.attention WITH (security_barrier) AS
 WITH listed AS MATERIALIZED (
@@ -368,12 +378,19 @@ UNION ALL
 SELECT 'not reproduced', v.pipeline, pg_catalog.count(*), pg_catalog.min(v.window_start), pg_catalog.max(v.window_start),
        pg_catalog.max(v.plan_id), pg_catalog.format('built again, they came out otherwise: %s', pg_catalog.min(v.cause)),
        pg_catalog.format('SELECT * FROM backfill.verifications WHERE pipeline = %L AND is_newest AND NOT same;', v.pipeline)
-FROM backfill.verifications v WHERE v.is_newest AND NOT v.same
+FROM backfill.verification_state_data v
+JOIN backfill.pipeline_data p ON p.pipeline_id = v.pipeline_id AND p.dropped_at IS NULL
+WHERE v.is_newest AND NOT v.same
 GROUP BY v.pipeline
 UNION ALL
 SELECT 'mixed versions', m.pipeline, NULL, NULL, NULL, NULL, pg_catalog.format('its slices were built by %s', m.versions),
-       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''outdated'');', m.pipeline)
-FROM backfill.version_mix m WHERE m.mixed;
+       pg_catalog.format('SELECT * FROM backfill_plan(%L, NULL, NULL, ''...'', mode => ''outdated''%s%s);', m.pipeline,
+                         CASE WHEN p.depends_on_past THEN ', ordering => ''sequential''' END,
+                         -- Where only workers state what they run, a person says what is to count.
+                         CASE WHEN p.query IS NULL AND p.code_version IS NULL THEN ', code_version => ''...''' END)
+FROM backfill.version_mix_data m
+JOIN backfill.pipeline_data p ON p.pipeline_id = m.pipeline_id AND p.dropped_at IS NULL
+WHERE m.mixed;
 COMMENT ON VIEW backfill.attention IS 'What a person should look at now, with the call that helps.';
 
 GRANT SELECT ON backfill.pipelines, backfill.grids, backfill.windows, backfill.window_marks, backfill.runs, backfill.leases, backfill.plans,

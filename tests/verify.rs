@@ -310,6 +310,61 @@ fn another_query_than_the_lease_has_is_named() {
 }
 
 #[test]
+fn what_the_pipeline_runs_by_now_is_no_cause_of_what_ran() {
+    let (_database, mut session) = world();
+    session.run("CREATE VIEW gone AS SELECT now() AS at");
+    let now =
+        QUERY.replace("s.total", "s.total + extract(second FROM g.at)").replace("sold s", "sold s, gone g");
+    let (plan, _) = verification(&mut session, "NULL");
+    session.run("INSERT INTO orders VALUES ('2024-01-01 05:00Z', 7, 1), ('2024-01-02 05:00Z', 7, 1)");
+    session.run(&format!("SELECT pipeline_alter('revenue', jsonb_build_object('query', $q${now}$q$))"));
+    let verify_next = |session: &mut Session| {
+        let token: i64 =
+            session.one("SELECT token FROM backfill_claim('w', pipelines => ARRAY['revenue'])", &[]);
+        session.run(&format!("SELECT replace_partition({token})"));
+    };
+    verify_next(&mut session);
+    session.run("DROP VIEW gone");
+    verify_next(&mut session);
+    let causes = differing(&mut session, plan, "window_key, split_part(cause, ':', 1)");
+    assert_eq!(causes, ["2024-01-01|rows came late", "2024-01-02|rows came late"]);
+}
+
+#[test]
+fn the_lint_does_not_explain_rows_that_no_query_made() {
+    let (_database, mut session) = world_of(", made timestamptz DEFAULT now()", "");
+    let clock = QUERY.replace("s.total", "s.total, clock_timestamp()");
+    session.run(&format!("SELECT pipeline_alter('revenue', jsonb_build_object('query', $q${clock}$q$))"));
+    plan(&mut session, "");
+    let (plan, _) = verification(&mut session, "1");
+    session.run(
+        "CREATE TABLE lease AS SELECT token, window_start FROM backfill_claim('w', pipelines => ARRAY['revenue']);
+         CREATE TABLE mine AS SELECT r.* FROM revenue r JOIN lease l ON l.window_start = r.day;
+         UPDATE mine SET total = -1;
+         SELECT replace_partition(token, staging => 'mine') FROM lease",
+    );
+    assert_cause(&mut session, plan, 1, "unknown: the same code");
+}
+
+#[test]
+fn a_slice_that_is_the_same_is_read_no_more_often_for_a_column_that_is_left_out() {
+    let scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'revenue'";
+    let reads = |columns: &str, settings: &str| {
+        let (_database, mut session) = world_of(columns, "");
+        session.run(&format!("SELECT pipeline_alter('revenue', '{settings}')"));
+        plan(&mut session, "");
+        verification(&mut session, "1");
+        session.run("BEGIN");
+        let before: i64 = session.one(scans, &[]);
+        session
+            .run("SELECT replace_partition(token) FROM backfill_claim('w', pipelines => ARRAY['revenue'])");
+        assert_eq!(session.lines("SELECT same FROM backfill.verifications"), ["t"]);
+        session.one::<i64>(scans, &[]) - before
+    };
+    assert_eq!(reads(", version text", "{\"stamp_column\": \"version\"}"), reads("", "{}"));
+}
+
+#[test]
 fn a_column_that_is_not_compared_is_no_cause() {
     let (_database, mut session) = world_of(", entered timestamptz DEFAULT now()", "");
     assert_eq!(
@@ -525,6 +580,55 @@ fn a_worker_whose_target_is_elsewhere_reports_rows_and_digest() {
     let token = session.try_claim("1, pipelines => ARRAY['daily'], code_version => 'v2'").unwrap()[0].token;
     session.run(&format!("SELECT backfill_finish({token}, 10, 'abd')"));
     assert_cause(&mut session, 3, 1, "another code version built it: v1, and v2 ran now");
+}
+
+#[test]
+fn rows_that_were_counted_only_are_not_the_same_as_those_of_a_digest() {
+    let database = Cluster::shared().database();
+    let mut session = database.connect();
+    define(&mut session, "daily", "'1 day', '2024-01-01'", "");
+    session.run("SELECT pipeline_pause('daily', 'test'), pool_define('backfill', 8)");
+    session.plan("2024-01-03", "");
+    let leases = session.leases(2);
+    for (lease, report) in leases.iter().zip(["10, 'abc'", "10"]) {
+        session.run(&format!("SELECT backfill_finish({}, {report})", lease.token));
+    }
+    session.run("SELECT backfill_verify('daily', NULL, '2024-01-03')");
+    let [digested, counted] = &session.leases(2)[..] else { panic!("two windows") };
+    session.run(&format!("SELECT backfill_finish({}, 10)", counted.token));
+    let finish = format!("SELECT backfill_finish({}, 10)", digested.token);
+    let failure = assert_sqlstate!(session.try_run(&finish), "55000");
+    assert!(failure.hint.contains("rows, digest"), "{failure}");
+    // Other numbers are other rows.
+    session.run(&format!("SELECT backfill_finish({}, 11)", digested.token));
+    assert_eq!(
+        session.lines("SELECT window_key, same FROM backfill.verifications ORDER BY 1"),
+        ["2024-01-01|f", "2024-01-02|t"]
+    );
+}
+
+#[test]
+fn a_digest_in_a_worker_s_own_words_accuses_nobody() {
+    let (_database, mut session) = outside();
+    session.plan("2024-01-03", "");
+    let leases = session.leases(2);
+    session.run(&format!(
+        "SELECT backfill_finish({}, 24, md5('its rows'));
+         SELECT replace_partition({1}, query => $q${HOURS}$q$, finish => false);
+         SELECT backfill_finish({1}, 24, md5('its rows'))",
+        leases[0].token, leases[1].token
+    ));
+    verify_daily(&mut session);
+    for lease in session.leases(3) {
+        session.run(&format!(
+            "SELECT replace_partition({}, query => $q${HOURS} UNION ALL SELECT $1 + interval '30 minutes', 7$q$)",
+            lease.token
+        ));
+    }
+    assert_eq!(
+        session.lines("SELECT DISTINCT split_part(cause, ':', 1) FROM backfill.verifications"),
+        ["rows came late"]
+    );
 }
 
 #[test]
@@ -764,7 +868,8 @@ fn windows_that_depend_on_their_past_are_verified_in_order() {
     );
     session.run("CALL backfill_work(pipelines => ARRAY['sums'])");
     let before = standing(&mut session, "sums", "sums");
-    session.run("SELECT backfill_verify('sums', NULL, '2024-01-06', 3)");
+    // Of so many some follow each other, whichever are drawn.
+    session.run("SELECT backfill_verify('sums', NULL, '2024-01-06', 4)");
     // While it is paused, live work waits for it, and says so.
     session.run("SELECT backfill_pause(2, 'test'); SELECT pipeline_alter('sums', '{\"backlog\": 1}'); SELECT pipeline_resume('sums')");
     let why: String = session.one(
@@ -777,7 +882,7 @@ fn windows_that_depend_on_their_past_are_verified_in_order() {
     );
     session.run("SELECT backfill_resume(2)");
     session.run("CALL backfill_work(pipelines => ARRAY['sums'])");
-    assert_eq!(session.lines("SELECT count(*), bool_and(same) FROM backfill.verifications"), ["3|t"]);
+    assert_eq!(session.lines("SELECT count(*), bool_and(same) FROM backfill.verifications"), ["4|t"]);
     assert_eq!(standing(&mut session, "sums", "sums"), before);
     assert_eq!(
         session.lines("SELECT state, ordering FROM backfill.plans WHERE plan_id = 2"),
@@ -879,6 +984,33 @@ fn what_the_ledger_knows_is_the_cause_before_what_rows_suggest() {
     let found = differing(&mut session, plan, "window_key, cause");
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].contains("built it with params {\"a\": 1}"), "{found:#?}");
+}
+
+#[test]
+fn what_is_known_of_a_slice_is_known_where_it_was_put_back() {
+    let database = daily("keep_previous => '7 days'");
+    let mut session = database.connect();
+    session.run("SELECT pipeline_pause('daily', 'test'), pool_define('backfill', 8)");
+    session.run(
+        "INSERT INTO facts SELECT '2024-01-01 01:00Z', 1;
+         SELECT window_adopt('daily', '2024-01-01', '2024-01-02', 'legacy', 'it was there')",
+    );
+    let mut built = |more: &str| {
+        let plan = session.plan("2024-01-03", more);
+        for lease in session.leases(2) {
+            session.replace(lease.token).unwrap();
+        }
+        plan
+    };
+    let first = built(", keys => '{2024-01-02}', params => '{\"a\": 1}'");
+    let second = built("");
+    session.run(&format!("SELECT backfill_revert({second}, 'wrong'), backfill_verify('daily', NULL, NULL)"));
+    for lease in session.leases(2) {
+        session.replace(lease.token).unwrap();
+    }
+    let causes = session.lines("SELECT window_key, cause FROM backfill.verifications ORDER BY 1");
+    assert!(causes[0].starts_with("2024-01-01|the slice was adopted"), "{causes:#?}");
+    assert!(causes[1].starts_with(&format!("2024-01-02|plan {first} built it with params")), "{causes:#?}");
 }
 
 #[test]

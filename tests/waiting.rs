@@ -195,3 +195,54 @@ fn what_is_missed_is_counted_once_a_pipeline_also_without_statistics() {
     let calls = "SELECT pg_stat_get_xact_function_calls('backfill.missed_of'::regproc)";
     assert!(session.one::<i64>(calls, &[]) <= 21 + 20);
 }
+
+#[test]
+fn a_dropped_pipeline_asks_for_no_attention() {
+    let database = daily("");
+    let mut session = database.connect();
+    session.run("SELECT pool_define('backfill', 16)");
+    mix(&mut session, "");
+    session.run("SELECT backfill_verify('daily', NULL, '2024-01-03')");
+    for lease in session.leases(2) {
+        session.replace(lease.token).unwrap();
+    }
+    let kinds =
+        "SELECT kind FROM backfill.attention WHERE kind IN ('mixed versions', 'not reproduced') ORDER BY 1";
+    assert_eq!(session.lines(kinds), ["mixed versions", "not reproduced"]);
+    session.run("SELECT pipeline_drop('daily')");
+    assert_eq!(session.lines(kinds), [""; 0]);
+    // Nor does one that has its name.
+    define(&mut session, "daily", "'1 day', '2024-01-01'", "");
+    assert_eq!(session.lines(kinds), [""; 0]);
+    assert_eq!(session.count("backfill.version_mix WHERE mixed"), 1);
+    assert_eq!(session.count("backfill.verifications WHERE NOT same"), 2);
+}
+
+/// Two days of `daily`, each by other code, which workers state.
+fn mix(session: &mut Session, more: &str) {
+    for day in 1..3 {
+        let plan = session.draft(&format!("'2024-01-{day:02}', '2024-01-{:02}', 'test' {more}", day + 1));
+        session.approve(plan).unwrap();
+        let claim = format!("1, pipelines => ARRAY['daily'], code_version => 'v{day}'");
+        let token = session.try_claim(&claim).unwrap()[0].token;
+        session.replace(token).unwrap();
+    }
+}
+
+#[test]
+fn what_helps_a_mixture_says_how_the_windows_depend_on_each_other_and_which_code_counts() {
+    for (settings, ordering) in [("", ""), ("depends_on_past => true", ", ordering => 'sequential'")] {
+        let database = daily(settings);
+        let mut session = database.connect();
+        mix(&mut session, ordering);
+        let remedy: String =
+            session.one("SELECT remedy FROM backfill.attention WHERE kind = 'mixed versions'", &[]);
+        assert_eq!(
+            remedy,
+            format!(
+                "SELECT * FROM backfill_plan('daily', NULL, NULL, '...', mode => 'outdated'{ordering}, code_version => '...');"
+            )
+        );
+        session.run(&remedy.replace("'...', mode", "'why', mode").replace("'...'", "'v2'"));
+    }
+}

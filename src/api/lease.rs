@@ -204,7 +204,7 @@ fn backfill_finish(
     digest: Option<String>,
     metrics: Option<JsonB>,
 ) -> String {
-    let ending = Ending { rows, digest, metrics, ..Ending::default() };
+    let ending = Ending { rows, digest, digest_told: true, metrics, ..Ending::default() };
     answer(run::require_token(token).and_then(|token| finish(token, ending)))
 }
 

@@ -33,12 +33,14 @@ fn parts(pipeline: &Pipeline) -> Result<Option<(String, Vec<Part>)>> {
     Ok(Some((meaning.version.clone(), meaning.parts.clone())))
 }
 
-/// The version of the slice of the newest window, and what it depended on when it was recorded.
+/// The version of the slice of the newest window that has one, and what it depended on when it was recorded.
 const BUILT: &str = "SELECT v.kind, v.name, v.definition FROM backfill.version_part_data v
     WHERE v.pipeline_id = $1 AND v.code_version = (
-        SELECT r.code_version FROM backfill.run_data r
-        WHERE r.pipeline_id = $1 AND r.published_at IS NOT NULL AND r.run_kind <> 'withdrawn'
-        ORDER BY r.window_start DESC, r.turn DESC LIMIT 1)";
+        SELECT s.code_version FROM (
+            SELECT DISTINCT ON (r.window_start) r.* FROM backfill.run_data r
+            WHERE r.pipeline_id = $1 AND r.published_at IS NOT NULL ORDER BY r.window_start DESC, r.turn DESC
+        ) s
+        WHERE s.run_kind <> 'withdrawn' ORDER BY s.window_start DESC LIMIT 1)";
 
 type Row = (String, String, Option<String>, Option<String>, Option<String>);
 
@@ -113,7 +115,7 @@ fn say_compatible(
     let pipeline = Pipeline::for_caller(&pipeline.unwrap_or_default(), Level::Owner)?;
     if let (Some(query), Some(path)) = (&pipeline.query, &pipeline.query_path) {
         // What the query means now counts, though nothing ran under it yet.
-        version::for_person(&pipeline, query, path)?;
+        version::for_person(&pipeline, query, path)?.ok_or_else(|| version::being_recorded(&pipeline))?;
     }
     compatible::record(&pipeline, &require_version("old", old)?, &require_version("new", new)?, &reason)
 }
@@ -171,7 +173,7 @@ fn slice_version(target: Option<pg_sys::Oid>, at: Option<TimestampWithTimeZone>)
 fn built_by(target: pg_sys::Oid, at: Instant) -> Result<Option<String>> {
     let who = role::caller();
     let fillers = role::as_ledger(|| {
-        spi::read(FILLERS, &[target.into()], |row| {
+        spi::look(FILLERS, &[target.into()], |row| {
             (row.at::<i64>(1), row.at::<String>(2), row.at::<String>(3))
         })
     });
@@ -191,7 +193,7 @@ fn built_by(target: pg_sys::Oid, at: Instant) -> Result<Option<String>> {
     let slices = readable.into_iter().flat_map(|id| {
         role::as_ledger(|| {
             let decode = |row: &spi::Row| (row.at::<Instant>(2), row.get::<String>(1));
-            spi::read(SLICE_AT, &[id.into(), at.into()], decode)
+            spi::look(SLICE_AT, &[id.into(), at.into()], decode)
         })
     });
     Ok(slices.max_by_key(|(published_at, _)| *published_at).and_then(|(_, version)| version))

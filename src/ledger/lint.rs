@@ -69,7 +69,7 @@ pub fn findings(pipeline: &Pipeline) -> Result<Vec<Finding>> {
 }
 
 /// What a text meets that is run as the pipeline's owner.
-fn of_text(pipeline: &Pipeline, text: &str, path: &str) -> Result<Vec<Finding>> {
+pub fn of_text(pipeline: &Pipeline, text: &str, path: &str) -> Result<Vec<Finding>> {
     let Some(subject) = subject(pipeline) else { return Ok(vec![]) };
     let found = settings::with_patience(|| meaning::impurities(&pipeline.owner, text, path, &subject))?;
     Ok(found.iter().map(Finding::from).collect())

@@ -175,7 +175,7 @@ fn close(run: &Run, source: &Source, replacement: &Replacement, closing: Closing
         digest: Some(replacement.digest.clone()),
         allow_shrink: replacement.allow_shrink.clone(),
         code_version: source.version(run),
-        metrics: None,
+        ..Ending::default()
     };
     match closing {
         Closing::Finish => run::finish(run, &ending),

@@ -74,6 +74,8 @@ pub struct Run {
 pub struct Ending {
     pub rows: Option<i64>,
     pub digest: Option<String>,
+    /// The digest is in the worker's words: the ledger took none.
+    pub digest_told: bool,
     pub allow_shrink: Option<String>,
     pub metrics: Option<pgrx::JsonB>,
     /// That of the slice, where it is known to differ from what the run has noted.
@@ -107,6 +109,7 @@ const FINISH: &str = "UPDATE backfill.run_data
                             THEN COALESCE(published_at, pg_catalog.clock_timestamp()) END, fence_xid = pg_catalog.pg_current_xact_id(),
         rows = CASE WHEN together THEN rows ELSE COALESCE($2, rows) END,
         digest = CASE WHEN together THEN digest ELSE COALESCE($3, digest) END,
+        digest_told = CASE WHEN together OR $3 IS NULL THEN digest_told ELSE $7 END,
         allow_shrink = COALESCE($4, allow_shrink), metrics = COALESCE($5, metrics),
         code_version = COALESCE($6, code_version),
         claim_version = CASE WHEN $6 <> code_version THEN COALESCE(claim_version, code_version) ELSE claim_version END
@@ -122,7 +125,7 @@ const PUBLISHED: &str = "UPDATE backfill.run_data
     SET rows = $2, digest = $3, allow_shrink = COALESCE($4, allow_shrink) WHERE token = $1";
 
 const RECORD: &str = "UPDATE backfill.run_data
-    SET rows = $2, digest = $3, allow_shrink = $4, code_version = COALESCE($5, claim_version, code_version),
+    SET rows = $2, digest = $3, digest_told = false, allow_shrink = $4, code_version = COALESCE($5, claim_version, code_version),
         claim_version = CASE WHEN $5 <> code_version THEN COALESCE(claim_version, code_version) ELSE claim_version END,
         published_at = CASE WHEN NOT together AND run_kind <> 'verify' THEN pg_catalog.clock_timestamp() END WHERE token = $1 AND ended_at IS NULL";
 
@@ -396,6 +399,7 @@ fn end_as_done(pipeline_id: i64, pool_id: i32, token: i64, has_beaten: bool, end
         ending.allow_shrink.as_deref().into(),
         metrics.into(),
         ending.code_version.as_deref().into(),
+        ending.digest_told.into(),
     ];
     // An emission under the same token may have been waited for: the row is what it left.
     let Some(has_effects) = role::as_ledger(|| spi::first(FINISH, &args, |row| row.at(1))) else {

@@ -10,6 +10,8 @@ pub struct Slice {
     pub code_version: Option<String>,
     pub rows: Option<i64>,
     pub digest: Option<String>,
+    /// The digest is in the words of a worker, and says nothing of what the target holds.
+    pub digest_told: bool,
     /// Its rows were there before the ledger knew them.
     pub is_adopted: bool,
     /// The plan that built it, and what that gave its workers.
@@ -19,7 +21,8 @@ pub struct Slice {
     pub stale: Option<String>,
 }
 
-const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, r.run_kind = 'adopted', r.plan_id, pl.params::pg_catalog.text,
+/// What put a slice back is not what made it.
+const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, r.digest_told, b.run_kind = 'adopted', b.plan_id, pl.params::pg_catalog.text,
         (SELECT m.reason FROM backfill.mark_data m
          WHERE m.pipeline_id = $1 AND m.window_start = $2 AND m.mark = 'stale' AND m.lifted_at IS NULL AND m.token >= r.token
          ORDER BY m.token DESC LIMIT 1)
@@ -27,7 +30,8 @@ const CURRENT: &str = "SELECT r.token, r.code_version, r.rows, r.digest, r.run_k
         SELECT * FROM backfill.run_data n
         WHERE n.pipeline_id = $1 AND n.window_start = $2 AND n.published_at IS NOT NULL ORDER BY n.turn DESC LIMIT 1
     ) r
-    LEFT JOIN backfill.plan_data pl ON pl.plan_id = r.plan_id
+    JOIN backfill.run_data b ON b.token = COALESCE(r.restores, r.token)
+    LEFT JOIN backfill.plan_data pl ON pl.plan_id = b.plan_id
     WHERE r.run_kind <> 'withdrawn'";
 
 /// The slice of a window as everybody sees it now, if it has one.
@@ -38,10 +42,11 @@ pub fn current(pipeline_id: i64, window_start: Instant) -> Option<Slice> {
         code_version: row.get(2),
         rows: row.get(3),
         digest: row.get(4),
-        is_adopted: row.at(5),
-        plan_id: row.at(6),
-        params: row.get(7),
-        stale: row.get(8),
+        digest_told: row.at(5),
+        is_adopted: row.at(6),
+        plan_id: row.at(7),
+        params: row.get(8),
+        stale: row.get(9),
     };
     role::as_ledger(|| spi::latest(CURRENT, &args, decode)).into_iter().next()
 }

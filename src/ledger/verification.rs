@@ -126,10 +126,11 @@ pub fn of_rows(
     let columns = compared(run, target, source, &given);
     let found = Discrepancy::of(target, built.rows.batch(), &columns);
     let is_whole = columns.names == target.table.writable();
-    let whole = if is_whole { found.held } else { target.measure() };
+    // Where the rows are the same nobody asks for it.
+    let whole = || if is_whole { found.held } else { target.measure() };
     let same = found.is_none();
     let known = || {
-        changed_without_lease(run, target, &slice, whole)
+        changed_without_lease(run, target, &slice, whole())
             .or_else(|| ran_another_query(run, source, &slice, version.as_deref()))
             .or_else(|| known_cause(run, &slice, version.as_deref()))
             .or_else(|| changed_by_trigger(target))
@@ -137,7 +138,7 @@ pub fn of_rows(
     let cause = match same {
         true => None,
         false => match known() {
-            None if run.query.is_some() && version == run.code_version => {
+            None if !source.is_table() && version == run.code_version => {
                 impurity(run, found.only, target, &columns.names)?
             }
             known => known,
@@ -181,6 +182,10 @@ pub fn of_report(run: &Run, ending: &Ending) -> Result<()> {
     }
     let same =
         rows.is_none_or(|(one, other)| one == other) && digests.is_none_or(|(one, other)| one == other);
+    // As many rows are not the same rows, where the ledger knows which they were.
+    if same && slice.digest.is_some() && digests.is_none() {
+        return Err(nothing_to_compare(run, &slice));
+    }
     let version = run.code_version.as_deref();
     let cause = (!same).then(|| {
         known_cause(run, &slice, version).unwrap_or_else(|| {
@@ -214,12 +219,13 @@ fn nothing_to_compare(run: &Run, slice: &Slice) -> Error {
 /// That the target does not hold what the ledger says of the slice.
 fn changed_without_lease(run: &Run, target: &Segment, slice: &Slice, held: Measure) -> Option<String> {
     let rows = slice.rows.filter(|rows| *rows != held.rows as i64);
+    let digest = slice.digest.as_ref().filter(|_| !slice.digest_told);
     let what = match rows {
         Some(rows) => format!(
             "the slice was changed without a lease: it had {rows} rows when token {} published it, and has {} now",
             slice.token, held.rows
         ),
-        None if slice.digest.as_ref().is_some_and(|digest| *digest != held.digest.to_string()) => format!(
+        None if digest.is_some_and(|digest| *digest != held.digest.to_string()) => format!(
             "the slice was changed without a lease, or the columns of the target were: it does not hold any more what token {} published",
             slice.token
         ),
@@ -295,31 +301,37 @@ fn changed_by_trigger(target: &Segment) -> Option<String> {
     })
 }
 
-/// What the lint finds in the query that ran. What only may keep it from being pure does not explain rows that all came, or
-/// all went; nor does a column of the target that was not compared.
+/// What the lint finds in the query of the lease, which ran, or says the same as what ran: the pipeline may run another one by now.
+/// What only may keep it from being pure does not explain rows that all came, or all went; nor does a column of the target
+/// that was not compared.
 fn impurity(
     run: &Run,
     only: Option<[u64; 2]>,
     target: &Segment,
     compared: &[&str],
 ) -> Result<Option<String>> {
-    let all = target.table.columns.iter().map(|column| column.name.as_str());
-    let left_out: Vec<String> = all
+    let columns = target.table.columns.iter().map(|column| column.name.as_str());
+    let left_out: Vec<String> = columns
         .filter(|name| !compared.contains(name))
         .map(|name| impurity::place_of_column(name, &target.table.shown()))
         .collect();
-    let mut found = lint::findings(&run.pipeline)?;
+    let Some((query, path)) = run.query.as_deref().zip(run.query_path.as_deref()) else { return Ok(None) };
+    let mut found = lint::of_text(&run.pipeline, query, path)?;
     found.retain(|finding| !left_out.iter().any(|place| finding.place.starts_with(place)));
     let of = |matches: fn(&Finding) -> bool| found.iter().find(|finding| matches(finding));
     let is_error = |finding: &Finding| finding.severity == Severity::Error;
     let is_dimension = |finding: &Finding| finding.rule == Rule::MutableDimension.name();
     let is_one_sided = only.is_some_and(|only| only.contains(&0));
     let likely = of(is_error).or_else(|| of(is_dimension).or(found.first()).filter(|_| !is_one_sided));
-    Ok(likely.map(|Finding { rule, object, place, remedy, .. }| {
-        format!(
-            "the query is no pure function of its window ({rule}): {object} in {place}. {remedy} SELECT * FROM pipeline_lint({}) lists all that was found.",
+    let all = match run.query == run.pipeline.query {
+        true => format!(
+            " SELECT * FROM pipeline_lint({}) lists all that was found.",
             quote::literal(&run.pipeline.name)
-        )
+        ),
+        false => String::new(),
+    };
+    Ok(likely.map(|Finding { rule, object, place, remedy, .. }| {
+        format!("the query is no pure function of its window ({rule}): {object} in {place}. {remedy}{all}")
     }))
 }
 

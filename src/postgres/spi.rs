@@ -179,6 +179,11 @@ pub fn read<R>(sql: &'static str, args: &[DatumWithOid], decode: impl FnMut(&Row
     perform(Snapshot::Calling, Shape::Bulk, sql, args, decode).1
 }
 
+/// The rows of a query of few index lookups under the same snapshot.
+pub fn look<R>(sql: &'static str, args: &[DatumWithOid], decode: impl FnMut(&Row) -> R) -> Vec<R> {
+    perform(Snapshot::Calling, Shape::Point, sql, args, decode).1
+}
+
 /// The rows of a statement of few index lookups, which may write, under the transaction's snapshot rules.
 pub fn query<R>(sql: &'static str, args: &[DatumWithOid], decode: impl FnMut(&Row) -> R) -> Vec<R> {
     perform(Snapshot::Own, Shape::Point, sql, args, decode).1

@@ -348,3 +348,20 @@ fn new_code_is_said_to_be_compatible_before_it_ran() {
     );
     assert_eq!(session.count("backfill.compatible_versions"), 2);
 }
+
+#[test]
+fn a_version_that_somebody_records_at_this_moment_is_not_called_unknown() {
+    let database = daily("");
+    let mut person = database.connect();
+    let mut planner = database.connect();
+    person.run("CREATE VIEW number AS SELECT 1::bigint AS n");
+    let query = "SELECT $1, n FROM number WHERE $2 > $1";
+    person.run(&format!("SELECT pipeline_alter('daily', jsonb_build_object('query', '{query}'))"));
+    let old: String = person.one("SELECT pipeline_version('daily')", &[]);
+    person.run("CREATE OR REPLACE VIEW number AS SELECT 2::bigint AS n");
+    let new: String = person.one("SELECT pipeline_version('daily')", &[]);
+    planner.run("BEGIN; SELECT backfill_plan('daily', NULL, '2024-01-03', 'test')");
+    assert_sqlstate!(person.try_run(&say(&old, &new)), "40001");
+    planner.run("COMMIT");
+    assert_eq!(person.lines(&say(&old, &new)), ["recorded"]);
+}

@@ -1,6 +1,7 @@
 //! A version while somebody else edits, cancels, or fails.
 
-use crate::support::{define, waiting};
+use crate::plans::reverting::{KEEPING, Reverting};
+use crate::support::{Calls, daily, define, waiting};
 use pgrx_tests::{Cluster, Database, Session, assert_sqlstate};
 
 fn with_query(query: &str, setup: &str) -> (Database, Session) {
@@ -217,4 +218,26 @@ fn an_error_within_a_function_leaves_the_caller_who_he_was() {
         }
         assert_sqlstate!(other.try_run("SELECT * FROM secret"), "42501");
     }
+}
+
+#[test]
+fn a_window_whose_slice_was_taken_back_explains_nothing() {
+    let database = daily(KEEPING);
+    let mut session = database.connect();
+    let query = |value: i32| format!("'SELECT $1, {value} WHERE $2 > $1'");
+    session.run(&format!("SELECT pipeline_alter('daily', jsonb_build_object('query', {}))", query(1)));
+    session.run("SELECT pipeline_pause('daily', 'test')");
+    let run = |session: &mut Session, since: &str, until: &str| {
+        let plan = session.draft(&format!("'{since}', '{until}', 'test'"));
+        session.approve(plan).unwrap();
+        session.run("CALL backfill_work(pipelines => ARRAY['daily'])");
+        plan.id
+    };
+    run(&mut session, "2024-01-01", "2024-01-04");
+    session.run(&format!("SELECT pipeline_alter('daily', jsonb_build_object('query', {}))", query(2)));
+    let plan = run(&mut session, "2024-01-04", "2024-01-05");
+    let change = "SELECT change FROM pipeline_explain_version('daily') WHERE kind = 'query'";
+    assert_eq!(session.lines(change), ["same"]);
+    session.revert(plan).unwrap();
+    assert_eq!(session.lines(change), ["changed"]);
 }

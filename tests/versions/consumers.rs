@@ -81,3 +81,16 @@ fn a_partition_is_asked_for_as_its_table_is_and_only_by_who_may() {
     session.run(&format!("SELECT pipeline_grant('daily', '{role}', 'read')"));
     assert_eq!(built(&mut consumer, "parted", "2024-01-01Z").as_deref(), Some("v1"));
 }
+
+#[test]
+fn an_answer_is_a_look_at_indexes() {
+    let database = daily("");
+    let mut session = database.connect();
+    build(&mut session, "2024-01-01", "2024-01-02", "v1");
+    let scans = "SELECT relname, seq_scan FROM pg_stat_xact_all_tables
+        WHERE schemaname = 'backfill' AND relname IN ('pipeline_data', 'run_data') ORDER BY 1";
+    session.run("BEGIN");
+    let before = session.lines(scans);
+    session.run("SELECT slice_version('facts', '2024-01-01Z')");
+    assert_eq!(session.lines(scans), before);
+}
