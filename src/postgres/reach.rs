@@ -410,14 +410,18 @@ impl Reach {
         let found = in_catalog(|| {
             spi::latest(TYPE, &[oid.into()], |row| {
                 let part = Part::new("type", row.at::<String>(1), row.at::<String>(2));
-                (part, row.at::<Vec<pg_sys::Oid>>(3), row.get::<pg_sys::Oid>(4), row.at::<bool>(5))
+                let [inner, collations, functions] =
+                    [3, 6, 7].map(|column| row.at::<Vec<pg_sys::Oid>>(column));
+                (part, inner, row.get::<pg_sys::Oid>(4), row.at::<bool>(5), collations, functions)
             })
         });
         let named = self.reading.named();
         self.reading(named, |this| {
-            for (part, inner, relation, is_listed) in found {
+            for (part, inner, relation, is_listed, collations, functions) in found {
                 inner.into_iter().for_each(|inner| this.data_type(inner));
                 relation.into_iter().for_each(|relation| this.relation(relation, [0]));
+                collations.into_iter().for_each(|collation| this.collation(collation));
+                functions.into_iter().for_each(|function| this.function(function));
                 if is_listed {
                     this.parts.push(part);
                 }
