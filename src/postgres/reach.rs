@@ -548,11 +548,27 @@ pub fn view_query(oid: pg_sys::Oid) -> Option<*mut pg_sys::Query> {
             let rules = std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize);
             let rule = rules.iter().find(|rule| (***rule).event == pg_sys::CmdType::CMD_SELECT);
             found = rule.map(|rule| {
-                pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast()
+                let query = pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast();
+                drop_old_and_new(query, oid);
+                query
             });
         }
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
         found
+    }
+}
+
+/// PostgreSQL 15 puts the view itself twice before what its query reads, as OLD and NEW, and later ones do where somebody wrote
+/// the rule. Nothing refers to them, and text that is made of the query would differ by them.
+unsafe fn drop_old_and_new(query: *mut pg_sys::Query, view: pg_sys::Oid) {
+    unsafe {
+        let count = each::<pg_sys::RangeTblEntry>((*query).rtable)
+            .take_while(|range| (**range).rtekind == pg_sys::RTEKind::RTE_RELATION && (**range).relid == view)
+            .count();
+        if count == 2 {
+            (*query).rtable = pg_sys::list_delete_first_n((*query).rtable, 2);
+            pg_sys::OffsetVarNodes(query.cast(), -2, 0);
+        }
     }
 }
 

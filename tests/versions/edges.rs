@@ -93,6 +93,28 @@ fn names_of_a_views_columns_count_where_they_lead_to_values() {
     ]);
 }
 
+/// As PostgreSQL 15 keeps all of them: with OLD and NEW.
+#[test]
+fn a_view_that_was_made_by_a_rule_is_the_same_view() {
+    let rule =
+        |query| format!(r#"CREATE OR REPLACE RULE "_RETURN" AS ON SELECT TO seen DO INSTEAD {query}"#).leak();
+    let [same, other] = [
+        rule("SELECT a AS x, b AS y, c AS z FROM source"),
+        rule("SELECT a AS x, b AS y, b AS z FROM source"),
+    ];
+    let joined = "CREATE OR REPLACE VIEW seen AS SELECT s.a AS x, s.b AS y, (SELECT max(o.c) FROM source o WHERE o.a = s.b) AS z
+        FROM source s LEFT JOIN source t USING (a)";
+    let setup: &str = format!("{VIEW}; {joined}").leak();
+    let joined_rule = rule(joined.split_once(" AS ").expect("the query").1);
+    assert_seen(&[
+        (VIEW, "SELECT $1, z::text FROM seen", same, false),
+        (VIEW, "SELECT $1, by_name()", same, false),
+        (VIEW, "SELECT $1, z::text FROM seen", other, true),
+        (setup, "SELECT $1, z::text FROM seen", joined_rule, false),
+        (setup, "SELECT $1, by_name()", joined_rule, false),
+    ]);
+}
+
 const PLPGSQL: &str = "CREATE DOMAIN small AS int;
     CREATE FUNCTION near(numeric, numeric) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT abs($1 - $2) < 1';
     CREATE OPERATOR ~=~ (LEFTARG = numeric, RIGHTARG = numeric, FUNCTION = near);
