@@ -70,7 +70,7 @@ pub fn being_recorded(pipeline: &Pipeline) -> Error {
 
 /// The newest come first, but any may be what the slices are of: an edit that was taken back leaves the newest unused.
 const OF_OTHER_MAJORS: &str = "SELECT code_version, server_major FROM backfill.version_data
-    WHERE pipeline_id = $1 AND query = $2 AND query_path = $3 AND server_major <> $4
+    WHERE pipeline_id = $1 AND query = $2 AND query_path = $3 AND server_major <> $4 AND code_version <> $5
     ORDER BY first_seen DESC LIMIT 100";
 
 const PARTS: &str = "SELECT kind, name, definition FROM backfill.version_part_data
@@ -80,7 +80,8 @@ const PARTS: &str = "SELECT kind, name, definition FROM backfill.version_part_da
 /// and where it then says the same the two versions are compatible.
 fn compare_majors(pipeline: &Pipeline, meaning: &Meaning, text: &str, path: &str) {
     let major = pg_sys::PG_VERSION_NUM as i32 / 10_000;
-    let args = [pipeline.id.into(), text.into(), path.into(), major.into()];
+    let now = meaning.version.as_str();
+    let args = [pipeline.id.into(), text.into(), path.into(), major.into(), now.into()];
     let known = role::as_ledger(|| {
         spi::latest(OF_OTHER_MAJORS, &args, |row| (row.at::<String>(1), row.at::<i32>(2)))
     });
@@ -92,7 +93,7 @@ fn compare_majors(pipeline: &Pipeline, meaning: &Meaning, text: &str, path: &str
     };
     if let Some((version, before)) = known.into_iter().find(is_same) {
         let reason = format!("the same definition under PostgreSQL {before} and {major}");
-        compatible::say(pipeline.id, &version, &meaning.version, &reason, "pg_backfill");
+        compatible::say(pipeline.id, &version, now, &reason, "pg_backfill");
     }
 }
 

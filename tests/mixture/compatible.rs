@@ -240,6 +240,20 @@ fn an_edit_that_was_taken_back_under_another_major_version_is_passed_over() {
     assert_eq!(session.lines(MIX), ["f|2"]);
 }
 
+/// Most are: their text is recorded anew when it is formatted in another way.
+#[test]
+fn a_version_that_both_major_versions_write_alike_is_itself() {
+    let (_database, mut session) = of_query();
+    session.run(
+        "BEGIN; SET LOCAL session_replication_role = replica; UPDATE backfill.version_data SET server_major = 12; COMMIT;
+         SELECT pipeline_alter('totals', jsonb_build_object('query', replace(query, 'sum(', ' sum (')))
+         FROM backfill.version_data",
+    );
+    session.run("CALL backfill_work(pools => '{backfill}')");
+    assert_eq!(session.count("backfill.compatible_versions"), 0);
+    assert_eq!(session.lines(MIX), ["f|1"]);
+}
+
 /// Each of these meant something else.
 const OTHER: [(&str, &str); 6] = [
     ("query", "replace(definition, 'sum', 'max')"),
