@@ -68,9 +68,10 @@ pub fn being_recorded(pipeline: &Pipeline) -> Error {
         .hint("Repeat the call.")
 }
 
-const OF_OTHER_MAJOR: &str = "SELECT code_version, server_major FROM backfill.version_data
-    WHERE pipeline_id = $1 AND query = $2 AND query_path = $3 AND server_major <> $4
-    ORDER BY first_seen DESC";
+/// The newest come first, but any may be what the slices are of: an edit that was taken back leaves the newest unused.
+const OF_OTHER_MAJORS: &str = "SELECT code_version, server_major FROM backfill.version_data
+    WHERE pipeline_id = $1 AND query = $2 AND query_path = $3 AND server_major <> $4 AND code_version <> $5
+    ORDER BY first_seen DESC LIMIT 100";
 
 const PARTS: &str = "SELECT kind, name, definition FROM backfill.version_part_data
     WHERE pipeline_id = $1 AND code_version = $2";
@@ -79,18 +80,20 @@ const PARTS: &str = "SELECT kind, name, definition FROM backfill.version_part_da
 /// and where it then says the same the two versions are compatible.
 fn compare_majors(pipeline: &Pipeline, meaning: &Meaning, text: &str, path: &str) {
     let major = pg_sys::PG_VERSION_NUM as i32 / 10_000;
-    let args = [pipeline.id.into(), text.into(), path.into(), major.into()];
-    let before =
-        role::as_ledger(|| spi::latest(OF_OTHER_MAJOR, &args, |row| (row.at::<String>(1), row.at::<i32>(2))));
-    // It may have been edited back there, so that the newest is not the one that it was left with.
-    for (version, before) in before {
+    let now = meaning.version.as_str();
+    let args = [pipeline.id.into(), text.into(), path.into(), major.into(), now.into()];
+    let known = role::as_ledger(|| {
+        spi::latest(OF_OTHER_MAJORS, &args, |row| (row.at::<String>(1), row.at::<i32>(2)))
+    });
+    let is_same = |(version, _): &(String, i32)| {
         let args = [pipeline.id.into(), version.as_str().into()];
         let decode = |row: &spi::Row| Part::recorded(row.at(1), row.at(2), row.at(3));
         let parts = role::as_ledger(|| spi::latest_bulk(PARTS, &args, decode));
-        if meaning::says_the_same(&pipeline.owner, path, &parts, &meaning.parts) {
-            let reason = format!("the same definition under PostgreSQL {before} and {major}");
-            compatible::say(pipeline.id, &version, &meaning.version, &reason, "pg_backfill");
-        }
+        meaning::says_the_same(&pipeline.owner, path, &parts, &meaning.parts)
+    };
+    if let Some((version, before)) = known.into_iter().find(is_same) {
+        let reason = format!("the same definition under PostgreSQL {before} and {major}");
+        compatible::say(pipeline.id, &version, now, &reason, "pg_backfill");
     }
 }
 

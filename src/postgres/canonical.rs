@@ -139,8 +139,7 @@ impl Naming {
         };
         unsafe {
             let query = self.queries[inner].query;
-            let ranges = each::<pg_sys::RangeTblEntry>((*query).rtable).filter(|range| !is_of_rule(*range));
-            for (place, range) in ranges.enumerate() {
+            for (place, range) in each::<pg_sys::RangeTblEntry>((*query).rtable).enumerate() {
                 let kind = (*range).rtekind;
                 if kind == RTE_CTE {
                     self.rename_reference(inner, range);
@@ -195,16 +194,6 @@ impl Naming {
                 (*range).ctename = copied(&cte_name(*depth, place));
             }
         }
-    }
-}
-
-/// Whether a range is the old or the new row of a view, which its rule has before PostgreSQL 16 and does not read.
-unsafe fn is_of_rule(range: *mut pg_sys::RangeTblEntry) -> bool {
-    unsafe {
-        (*range).rtekind == pg_sys::RTEKind::RTE_RELATION
-            && (*range).relkind as u8 == pg_sys::RELKIND_VIEW
-            && !(*range).inFromCl
-            && [c"old", c"new"].contains(&CStr::from_ptr((*(*range).eref).aliasname))
     }
 }
 

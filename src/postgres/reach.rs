@@ -410,14 +410,18 @@ impl Reach {
         let found = in_catalog(|| {
             spi::latest(TYPE, &[oid.into()], |row| {
                 let part = Part::new("type", row.at::<String>(1), row.at::<String>(2));
-                (part, row.at::<Vec<pg_sys::Oid>>(3), row.get::<pg_sys::Oid>(4), row.at::<bool>(5))
+                let [inner, collations, functions] =
+                    [3, 6, 7].map(|column| row.at::<Vec<pg_sys::Oid>>(column));
+                (part, inner, row.get::<pg_sys::Oid>(4), row.at::<bool>(5), collations, functions)
             })
         });
         let named = self.reading.named();
         self.reading(named, |this| {
-            for (part, inner, relation, is_listed) in found {
+            for (part, inner, relation, is_listed, collations, functions) in found {
                 inner.into_iter().for_each(|inner| this.data_type(inner));
                 relation.into_iter().for_each(|relation| this.relation(relation, [0]));
+                collations.into_iter().for_each(|collation| this.collation(collation));
+                functions.into_iter().for_each(|function| this.function(function));
                 if is_listed {
                     this.parts.push(part);
                 }
@@ -544,11 +548,27 @@ pub fn view_query(oid: pg_sys::Oid) -> Option<*mut pg_sys::Query> {
             let rules = std::slice::from_raw_parts((*rules).rules, (*rules).numLocks as usize);
             let rule = rules.iter().find(|rule| (***rule).event == pg_sys::CmdType::CMD_SELECT);
             found = rule.map(|rule| {
-                pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast()
+                let query = pg_sys::copyObjectImpl(pg_sys::list_nth((**rule).actions, 0).cast_const()).cast();
+                drop_old_and_new(query, oid);
+                query
             });
         }
         pg_sys::relation_close(relation, pg_sys::NoLock as i32);
         found
+    }
+}
+
+/// PostgreSQL 15 puts the view itself twice before what its query reads, as OLD and NEW, and later ones do where somebody wrote
+/// the rule. Nothing refers to them, and text that is made of the query would differ by them.
+unsafe fn drop_old_and_new(query: *mut pg_sys::Query, view: pg_sys::Oid) {
+    unsafe {
+        let count = each::<pg_sys::RangeTblEntry>((*query).rtable)
+            .take_while(|range| (**range).rtekind == pg_sys::RTEKind::RTE_RELATION && (**range).relid == view)
+            .count();
+        if count == 2 {
+            (*query).rtable = pg_sys::list_delete_first_n((*query).rtable, 2);
+            pg_sys::OffsetVarNodes(query.cast(), -2, 0);
+        }
     }
 }
 

@@ -225,6 +225,40 @@ fn what_another_major_version_only_spelled_otherwise_goes_on() {
     assert_eq!(session.lines(MIX), ["t|2"]);
 }
 
+/// Another version of PostgreSQL 12, recorded after the first: somebody edited the view, and took it back.
+const EDITED: &str = "
+    INSERT INTO backfill.version_data (pipeline_id, code_version, query, query_path, first_seen, server_major)
+    SELECT pipeline_id, 'sql:edited', query, query_path, first_seen + interval '1 second', server_major FROM backfill.version_data;
+    INSERT INTO backfill.version_part_data
+    SELECT pipeline_id, 'sql:edited', kind, name, CASE kind WHEN 'view' THEN replace(definition, '> ', '>= ') ELSE definition END
+    FROM backfill.version_part_data";
+
+#[test]
+fn an_edit_that_was_taken_back_under_another_major_version_is_passed_over() {
+    let (_database, mut session) = of_query();
+    comes_from_postgresql_12(&mut session, &format!("{}; {EDITED}", spelled()));
+    session.run("CALL backfill_work(pools => '{backfill}')");
+    assert_eq!(
+        session.lines("SELECT old, new = pipeline_version('totals') FROM backfill.compatible_versions"),
+        ["sql:of 12|t"]
+    );
+    assert_eq!(session.lines(MIX), ["f|2"]);
+}
+
+/// Most are: their text is recorded anew when it is formatted in another way.
+#[test]
+fn a_version_that_both_major_versions_write_alike_is_itself() {
+    let (_database, mut session) = of_query();
+    session.run(
+        "BEGIN; SET LOCAL session_replication_role = replica; UPDATE backfill.version_data SET server_major = 12; COMMIT;
+         SELECT pipeline_alter('totals', jsonb_build_object('query', replace(query, 'sum(', ' sum (')))
+         FROM backfill.version_data",
+    );
+    session.run("CALL backfill_work(pools => '{backfill}')");
+    assert_eq!(session.count("backfill.compatible_versions"), 0);
+    assert_eq!(session.lines(MIX), ["f|1"]);
+}
+
 /// Each of these meant something else.
 const OTHER: [(&str, &str); 6] = [
     ("query", "replace(definition, 'sum', 'max')"),

@@ -93,22 +93,26 @@ fn names_of_a_views_columns_count_where_they_lead_to_values() {
     ]);
 }
 
-/// Whatever else the rules of views hold: it differs between versions of PostgreSQL.
+/// As PostgreSQL 15 keeps all of them: with OLD and NEW.
 #[test]
-fn the_tables_of_a_view_are_counted_from_the_first() {
-    let database = Cluster::shared().database();
-    let mut session = database.connect();
-    session.run("CREATE TABLE target (at timestamptz NOT NULL, v text)");
-    session.run(VIEW);
-    define(
-        &mut session,
-        "edge",
-        "'1 day', '2024-01-01', 'target', 'at'",
-        "query => 'SELECT $1, by_name() || x FROM seen'",
-    );
-    let view: String =
-        session.one("SELECT definition FROM pipeline_explain_version('edge') WHERE kind = 'view'", &[]);
-    assert!(view.contains("public.source t0"), "{view}");
+fn a_view_that_was_made_by_a_rule_is_the_same_view() {
+    let rule =
+        |query| format!(r#"CREATE OR REPLACE RULE "_RETURN" AS ON SELECT TO seen DO INSTEAD {query}"#).leak();
+    let [same, other] = [
+        rule("SELECT a AS x, b AS y, c AS z FROM source"),
+        rule("SELECT a AS x, b AS y, b AS z FROM source"),
+    ];
+    let joined = "CREATE OR REPLACE VIEW seen AS SELECT s.a AS x, s.b AS y, (SELECT max(o.c) FROM source o WHERE o.a = s.b) AS z
+        FROM source s LEFT JOIN source t USING (a)";
+    let setup: &str = format!("{VIEW}; {joined}").leak();
+    let joined_rule = rule(joined.split_once(" AS ").expect("the query").1);
+    assert_seen(&[
+        (VIEW, "SELECT $1, z::text FROM seen", same, false),
+        (VIEW, "SELECT $1, by_name()", same, false),
+        (VIEW, "SELECT $1, z::text FROM seen", other, true),
+        (setup, "SELECT $1, z::text FROM seen", joined_rule, false),
+        (setup, "SELECT $1, by_name()", joined_rule, false),
+    ]);
 }
 
 const PLPGSQL: &str = "CREATE DOMAIN small AS int;
@@ -266,6 +270,77 @@ fn columns_that_nobody_reads_bring_nothing_with_them() {
         (UNREAD, "SELECT $1, max(b)::text FROM source", "ALTER DOMAIN small VALIDATE CONSTRAINT k", false),
         (UNREAD, "SELECT $1, max(b)::text FROM source", "ALTER DOMAIN small RENAME CONSTRAINT a TO z", false),
         (UNREAD, "SELECT $1, max(s::text) FROM source s", "ALTER DOMAIN small ADD CHECK (VALUE < 3)", true),
+    ]);
+}
+
+const COLLATED: &str = r#"CREATE TABLE source (t text); CREATE COLLATION mine (provider = libc, locale = 'C');
+    CREATE DOMAIN word AS text COLLATE "C"; CREATE DOMAIN plain AS text; CREATE TYPE words AS (w text COLLATE "C");
+    CREATE TYPE span AS RANGE (SUBTYPE = text, COLLATION = "C", MULTIRANGE_TYPE_NAME = spans)"#;
+
+#[test]
+fn how_a_type_sorts_its_values_counts() {
+    let word = "SELECT $1, min(t::word)::text FROM source";
+    let words = "SELECT $1, (ROW(t)::words > ROW('b')::words)::text FROM source";
+    let span = "SELECT $1, (t <@ span('a', 'b'))::text FROM source";
+    let spans = "SELECT $1, (spans(span('a', 'b')) @> t)::text FROM source";
+    let constant = "SELECT $1, ('{[a,b)}'::spans @> t)::text FROM source";
+    let other = "DROP TYPE span; CREATE TYPE span AS RANGE (SUBTYPE = text, MULTIRANGE_TYPE_NAME = spans)";
+    let by_pattern = r#"DROP TYPE span; CREATE TYPE span AS
+        RANGE (SUBTYPE = text, COLLATION = "C", SUBTYPE_OPCLASS = text_pattern_ops, MULTIRANGE_TYPE_NAME = spans)"#;
+    let same = r#"DROP TYPE span; CREATE TYPE span AS
+        RANGE (SUBTYPE = text, COLLATION = "C", SUBTYPE_OPCLASS = text_ops, MULTIRANGE_TYPE_NAME = spans)"#;
+    let nothing = "DROP DOMAIN plain; CREATE DOMAIN plain AS text COLLATE \"default\"";
+    assert_seen(&[
+        (COLLATED, word, "DROP DOMAIN word; CREATE DOMAIN word AS text", true),
+        (COLLATED, word, "DROP DOMAIN word; CREATE DOMAIN word AS text COLLATE mine", true),
+        (COLLATED, "SELECT $1, min(t::plain)::text FROM source", nothing, false),
+        (COLLATED, words, "DROP TYPE words; CREATE TYPE words AS (w text)", true),
+        (COLLATED, words, "ALTER TYPE words ALTER ATTRIBUTE w TYPE text COLLATE mine", true),
+        (COLLATED, span, other, true),
+        (COLLATED, span, by_pattern, true),
+        (COLLATED, span, same, false),
+        (COLLATED, spans, by_pattern, true),
+        (COLLATED, constant, other, true),
+    ]);
+}
+
+/// What a collation of somebody's own is, which nothing but a type names.
+#[test]
+fn a_collation_that_a_type_has_is_reached() {
+    let mine = |locale| format!("CREATE COLLATION mine (provider = libc, locale = '{locale}')");
+    for (made, query) in [
+        ("DOMAIN word AS text COLLATE mine", "SELECT $1, ('a'::word < 'B')::text"),
+        ("TYPE word AS (w text COLLATE mine)", "SELECT $1, (ROW('a')::word > ROW('B')::word)::text"),
+        ("TYPE word AS RANGE (SUBTYPE = text, COLLATION = mine)", "SELECT $1, isempty(word('a', 'b'))::text"),
+    ] {
+        let setup = format!("{}; CREATE {made}", mine("C")).leak();
+        let edit = format!("DROP TYPE word; DROP COLLATION mine; {}; CREATE {made}", mine("POSIX")).leak();
+        assert_seen(&[(setup, query, edit, true)]);
+    }
+}
+
+const RANGE: &str = "CREATE FUNCTION cmp(int, int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT btint4cmp($2, $1)';
+    CREATE OPERATOR CLASS falling FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 3 =, OPERATOR 5 <, FUNCTION 1 cmp(int, int);
+    CREATE TYPE span AS RANGE (SUBTYPE = int, SUBTYPE_OPCLASS = falling)";
+
+#[test]
+fn what_compares_the_bounds_of_a_range_is_reached() {
+    let query = "SELECT $1, (3 <@ span(5, 1))::text";
+    assert_seen(&[
+        (
+            RANGE,
+            query,
+            "CREATE OR REPLACE FUNCTION cmp(int, int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT btint4cmp($1, $2)'",
+            true,
+        ),
+        (
+            RANGE,
+            query,
+            "DROP OPERATOR CLASS falling USING btree CASCADE;
+             CREATE OPERATOR CLASS falling FOR TYPE int USING btree AS OPERATOR 1 >, OPERATOR 3 =, OPERATOR 5 <, FUNCTION 1 btint4cmp;
+             CREATE TYPE span AS RANGE (SUBTYPE = int, SUBTYPE_OPCLASS = falling)",
+            true,
+        ),
     ]);
 }
 
