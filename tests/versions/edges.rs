@@ -159,41 +159,6 @@ fn what_an_operator_and_a_cast_call_counts() {
     ]);
 }
 
-const COLLATED: &str =
-    "CREATE DOMAIN named AS text COLLATE \"C\"; CREATE TYPE pair AS (x text COLLATE \"C\");
-    CREATE TYPE span AS RANGE (SUBTYPE = text, COLLATION = \"C\");
-    CREATE TYPE pattern AS RANGE (SUBTYPE = text, SUBTYPE_OPCLASS = text_pattern_ops)";
-
-#[test]
-fn by_what_a_type_compares_counts() {
-    assert_seen(&[
-        (
-            COLLATED,
-            "SELECT $1, ('a'::named < 'b'::named)::text",
-            "DROP DOMAIN named; CREATE DOMAIN named AS text",
-            true,
-        ),
-        (
-            COLLATED,
-            "SELECT $1, (ROW('a')::pair < ROW('b')::pair)::text",
-            "DROP TYPE pair; CREATE TYPE pair AS (x text)",
-            true,
-        ),
-        (
-            COLLATED,
-            "SELECT $1, ('b'::text <@ span('a', 'c'))::text",
-            "DROP TYPE span; CREATE TYPE span AS RANGE (SUBTYPE = text)",
-            true,
-        ),
-        (
-            COLLATED,
-            "SELECT $1, ('b'::text <@ pattern('a', 'c'))::text",
-            "DROP TYPE pattern; CREATE TYPE pattern AS RANGE (SUBTYPE = text)",
-            true,
-        ),
-    ]);
-}
-
 const SORTED: &str = "CREATE TYPE pair AS (a int);
     CREATE FUNCTION lt(pair, pair) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT ($1).a < ($2).a';
     CREATE FUNCTION eq(pair, pair) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT ($1).a = ($2).a';
