@@ -84,6 +84,29 @@ fn subject(pipeline: &Pipeline) -> Option<Subject> {
     })
 }
 
+/// Whose query was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The pipeline's: pipeline_lint() looks at it too.
+    Own,
+    /// One that a plan or a call has in its place.
+    Given,
+}
+
+impl Whose {
+    fn of(pipeline: &Pipeline, text: &str, path: &str) -> Self {
+        let own = (pipeline.query.as_deref(), pipeline.query_path.as_deref());
+        if own == (Some(text), Some(path)) { Self::Own } else { Self::Given }
+    }
+
+    fn shown(self, pipeline: &Pipeline) -> String {
+        match self {
+            Self::Own => format!("the query of pipeline \"{}\"", pipeline.name),
+            Self::Given => format!("the query that was given for pipeline \"{}\"", pipeline.name),
+        }
+    }
+}
+
 /// Refuses a text with errors where the pipeline takes none (BF010), and warns of what it has where that is wanted.
 pub fn judge(pipeline: &Pipeline, text: &str, path: &str) -> Result<()> {
     match pipeline.on_impure {
@@ -114,29 +137,6 @@ pub fn require_pure_query(pipeline: &Pipeline, select: &Select, path: &str) -> R
             refuse(pipeline, Whose::Given, &found.iter().map(Finding::from).collect::<Vec<_>>())
         }
         _ => Ok(()),
-    }
-}
-
-/// Whose query was looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    /// The pipeline's: pipeline_lint() looks at it too.
-    Own,
-    /// One that a plan or a call has in its place.
-    Given,
-}
-
-impl Whose {
-    fn of(pipeline: &Pipeline, text: &str, path: &str) -> Self {
-        let own = (pipeline.query.as_deref(), pipeline.query_path.as_deref());
-        if own == (Some(text), Some(path)) { Self::Own } else { Self::Given }
-    }
-
-    fn shown(self, pipeline: &Pipeline) -> String {
-        match self {
-            Self::Own => format!("the query of pipeline \"{}\"", pipeline.name),
-            Self::Given => format!("the query that was given for pipeline \"{}\"", pipeline.name),
-        }
     }
 }
 
