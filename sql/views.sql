@@ -197,6 +197,8 @@ JOIN backfill.readable_data v ON v.pipeline_id = s.pipeline_id
 JOIN backfill.pipeline_data p ON p.pipeline_id = s.pipeline_id
 LEFT JOIN backfill.target_data t ON t.oid = p.target
 LEFT JOIN backfill.version_class_data c ON c.pipeline_id = s.pipeline_id AND c.code_version = s.code_version
+-- What a dropped pipeline left is there as long as its table is.
+WHERE p.dropped_at IS NULL OR t.oid IS NOT NULL
 GROUP BY t.target, s.pipeline_id, v.name;
 COMMENT ON VIEW backfill.version_mix_data IS 'backfill.version_mix with the number of the pipeline, whose name another one may have by now.';
 

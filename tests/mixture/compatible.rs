@@ -118,6 +118,8 @@ fn a_long_history_of_consents_is_one_class() {
     session.run("SELECT version_compatible_drop('files', 'v0', 'v400')");
     assert_eq!(session.lines(mix), ["t|t|2"]);
     assert_eq!(session.count("backfill.attention WHERE kind = 'mixed versions'"), 1);
+    session.run("SELECT pipeline_drop('files')");
+    assert_eq!(session.count("backfill.version_mix"), 0);
 }
 
 /// The versions of one pipeline say nothing about those of another, not even of one that had its name.
